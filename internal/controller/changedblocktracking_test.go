@@ -6,39 +6,13 @@ package controller_test
 import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
-
-// tracking returns the default configuration with selectors of the VMs whose changed blocks are tracked, or nil.
-func tracking(enabled bool, vms, namespaces labels.Selector) clusterconfig.Config {
-	config := clusterconfig.Default()
-	config.Images.Launcher = "registry.example/virt-launcher:v1"
-	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
-	if enabled {
-		config.FeatureGates = clusterconfig.NewFeatureGates([]string{clusterconfig.GateIncrementalBackup}, nil)
-	}
-	config.ChangedBlockTracking = clusterconfig.TrackedVMs{VirtualMachines: vms, Namespaces: namespaces}
-	return config
-}
-
-var backedUp = labels.SelectorFromSet(labels.Set{"backup": "yes"})
-
-// labelNamespace makes the selector backedUp select a namespace.
-func labelNamespace(name string) {
-	GinkgoHelper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	before := client.MergeFrom(ExpectExists(ns).DeepCopy())
-	metav1.SetMetaDataLabel(&ns.ObjectMeta, "backup", "yes")
-	Expect(K8sClient.Patch(ctx, ns, before)).To(Succeed())
-}
 
 var _ = Describe("The tracking of a VMI's changed blocks", func() {
 	state := func(vmi *v1.VirtualMachineInstance) v1.ChangedBlockTrackingState {
@@ -52,9 +26,9 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 	assigned := func(config clusterconfig.Config, namespace bool, change func(*builder.VM) *builder.VM) (*world, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		w := newWorld()
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 		if namespace {
-			labelNamespace(w.ns)
+			LabelNamespace(w.ns)
 		}
 		vm := change(builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm"))).Obj()
 		ExpectCreated(vm)
@@ -62,7 +36,7 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root").OwnedBy(ExpectExists(vm)))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
@@ -72,7 +46,7 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 	labeled := func(vm *builder.VM) *builder.VM { return vm.Label("backup", "yes") }
 
 	It("is requested when it is assigned, and enabled when all of its disks have overlays", func() {
-		w, vmi := assigned(tracking(true, backedUp, nil), false, labeled)
+		w, vmi := assigned(TrackingConfig(true, BackedUp, nil), false, labeled)
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
 		SetVMIStatus(vmi, v1.Running, Running)
 		_, err := w.reconcile(vmi)
@@ -88,16 +62,16 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 		func(enabled, byVM, byNamespace, labelsVM, labelsNamespace bool, want v1.ChangedBlockTrackingState) {
 			var vms, namespaces labels.Selector
 			if byVM {
-				vms = backedUp
+				vms = BackedUp
 			}
 			if byNamespace {
-				namespaces = backedUp
+				namespaces = BackedUp
 			}
 			change := plain
 			if labelsVM {
 				change = labeled
 			}
-			_, vmi := assigned(tracking(enabled, vms, namespaces), labelsNamespace, change)
+			_, vmi := assigned(TrackingConfig(enabled, vms, namespaces), labelsNamespace, change)
 			Expect(state(vmi)).To(Equal(want))
 		},
 		Entry("the VM's labels", true, true, true, true, false, v1.ChangedBlockTrackingInitializing),
@@ -111,7 +85,7 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 var _ = Describe("The tracking of a VMI of a VM that was selected before", func() {
 	It("is disabled", func() {
 		w := newWorld()
-		w.Config = fixedConfig{Config: tracking(true, nil, nil)}
+		w.Config = FixedConfig{Config: TrackingConfig(true, nil, nil)}
 		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
 		vm.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingDisabled}
@@ -119,7 +93,7 @@ var _ = Describe("The tracking of a VMI of a VM that was selected before", func(
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(ExpectExists(vm)))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status).To(And(HaveField("Phase", v1.Scheduled),
@@ -132,7 +106,7 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 	BeforeEach(func() { m = newVMHarness() })
 	expectState := func(vm *v1.VirtualMachine, config clusterconfig.Config, want v1.ChangedBlockTrackingState) {
 		GinkgoHelper()
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		if got := ExpectExists(vm).Status.ChangedBlockTracking; want == v1.ChangedBlockTrackingUndefined {
@@ -145,30 +119,30 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 	It("follows the selectors, the gate and the running guest", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Label("backup", "yes"))
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "node-1" })
-		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingUndefined)
-		expectState(vm, tracking(false, backedUp, nil), v1.ChangedBlockTrackingFGDisabled)
-		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingPendingRestart)
+		expectState(vm, TrackingConfig(true, nil, nil), v1.ChangedBlockTrackingUndefined)
+		expectState(vm, TrackingConfig(false, BackedUp, nil), v1.ChangedBlockTrackingFGDisabled)
+		expectState(vm, TrackingConfig(true, BackedUp, nil), v1.ChangedBlockTrackingPendingRestart)
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingEnabled}
 		})
-		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingEnabled)
-		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingPendingRestart)
+		expectState(vm, TrackingConfig(true, BackedUp, nil), v1.ChangedBlockTrackingEnabled)
+		expectState(vm, TrackingConfig(true, nil, nil), v1.ChangedBlockTrackingPendingRestart)
 		By("while the gate is off, and the guest is tracked")
-		expectState(vm, tracking(false, backedUp, nil), v1.ChangedBlockTrackingPendingRestart)
+		expectState(vm, TrackingConfig(false, BackedUp, nil), v1.ChangedBlockTrackingPendingRestart)
 		By("when it is not")
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.ChangedBlockTracking = nil })
-		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingDisabled)
-		expectState(vm, tracking(false, nil, nil), v1.ChangedBlockTrackingUndefined)
-		labelNamespace(m.ns)
-		expectState(vm, tracking(true, nil, backedUp), v1.ChangedBlockTrackingPendingRestart)
+		expectState(vm, TrackingConfig(true, nil, nil), v1.ChangedBlockTrackingDisabled)
+		expectState(vm, TrackingConfig(false, nil, nil), v1.ChangedBlockTrackingUndefined)
+		LabelNamespace(m.ns)
+		expectState(vm, TrackingConfig(true, nil, BackedUp), v1.ChangedBlockTrackingPendingRestart)
 	})
 
 	It("stays enabled while the VM is stopped", func() {
 		vm := m.create(builder.MakeVM("vm").Label("backup", "yes").Strategy(v1.RunStrategyHalted))
-		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingInitializing)
+		expectState(vm, TrackingConfig(true, BackedUp, nil), v1.ChangedBlockTrackingInitializing)
 		vm.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingEnabled}
 		ExpectStatus(vm)
-		expectState(vm, tracking(true, backedUp, nil), v1.ChangedBlockTrackingEnabled)
-		expectState(vm, tracking(true, nil, nil), v1.ChangedBlockTrackingDisabled)
+		expectState(vm, TrackingConfig(true, BackedUp, nil), v1.ChangedBlockTrackingEnabled)
+		expectState(vm, TrackingConfig(true, nil, nil), v1.ChangedBlockTrackingDisabled)
 	})
 })

@@ -49,7 +49,7 @@ var _ = Describe("Common instance types", func() {
 	of := func(name string, labels map[string]string) *v1beta1.VirtualMachineClusterInstancetype {
 		made := instancetype(name)
 		made.Labels = labels
-		made.Spec = anInstancetype("", "", 7).Spec
+		made.Spec = NewInstancetype("", "", 7).Spec
 		return made
 	}
 	marks := map[string]string{manifests.ManagedByLabel: manifests.ManagedBy, v1.AppComponentLabel: v1.AppComponent}

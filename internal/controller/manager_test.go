@@ -145,12 +145,12 @@ var _ = Describe("Manager", Ordered, func() {
 			}
 			g.Expect(reasons).To(ContainElement("KubeVirtNotFound"))
 		}, time.Minute).Should(Succeed())
-		ExpectGone(PodOf(instance(vm)))
+		ExpectGone(PodOf(InstanceOf(vm)))
 
 		Expect(store.Set(kubeVirt)).To(Succeed())
 		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStarting))
-		ExpectExists(PodOf(instance(vm)))
+		ExpectExists(PodOf(InstanceOf(vm)))
 	})
 
 	It("serves an export of a claim as soon as the claim exists, and its Pod is ready", func() {
@@ -200,24 +200,24 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 		claim.Status.Phase = corev1.ClaimBound
 		ExpectStatus(claim)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Eventually(func() error {
 			return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi))
 		}, time.Minute).Should(Succeed())
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusStarting))
 
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, time.Minute).
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		Eventually(func() v1.VirtualMachineInstancePhase { return InstanceOf(vm).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		Expect(ExpectExists(tracker).Status.LatestCheckpoint).NotTo(BeNil())
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusRunning))
 		Eventually(func() *backupv1alpha1.BackupCheckpoint { return ExpectExists(tracker).Status.LatestCheckpoint }, time.Minute).Should(BeNil())
 
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		pod := PodOf(vmi)
 		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).Should(Equal(v1.Succeeded))
 		Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
 		for _, object := range []client.Object{vmi, vm} {
@@ -393,8 +393,9 @@ var _ = Describe("Manager", Ordered, func() {
 		ProvideClaim(dv, false)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
-		Eventually(func() error { return K8sClient.Get(ctx, keyOf(vm, PodOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
-			Should(Succeed())
+		Eventually(func() error {
+			return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(InstanceOf(vm))), &corev1.Pod{})
+		}, time.Minute).Should(Succeed())
 	})
 
 	It("removes from a VMI what backups have there that do not exist", func() {
@@ -445,30 +446,30 @@ var _ = Describe("Manager", Ordered, func() {
 
 	It("starts a VM when its instance type and its preference are created", func() {
 		ns := NewNamespace()
-		vm := builder.MakeVM("vm").Namespace(ns).With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
-			withInstancetype("small-of-" + ns)(vm)
+		vm := builder.MakeVM("vm").Namespace(ns).With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
+			WithInstancetype("small-of-" + ns)(vm)
 			vm.Spec.Instancetype.Kind = ""
 		}).Obj()
 		ExpectCreated(vm)
 		failed := func(reason string) {
 			GinkgoHelper()
 			Eventually(func() *v1.VirtualMachine { return ExpectExists(vm) }, time.Minute).
-				Should(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, "not found"))
+				Should(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, "not found"))
 		}
 		failed("FailedFindInstancetype")
 		ExpectCreated(&v1beta1.VirtualMachineClusterInstancetype{
-			ObjectMeta: metav1.ObjectMeta{Name: "small-of-" + ns}, Spec: anInstancetype("", "", 2).Spec,
+			ObjectMeta: metav1.ObjectMeta{Name: "small-of-" + ns}, Spec: NewInstancetype("", "", 2).Spec,
 		})
 		failed("FailedFindPreference")
-		ExpectCreated(aPreference(ns, "linux"))
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
-		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "small-of-"+ns))
+		ExpectCreated(NewPreference(ns, "linux"))
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), InstanceKey(vm)) }, time.Minute).Should(Succeed())
+		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "small-of-"+ns))
 	})
 
 	It("expands VMs when the configuration says so", func() {
 		ns := NewNamespace()
-		ExpectCreated(anInstancetype(ns, "small", 2))
-		vm := builder.MakeVM("vm").Namespace(ns).Strategy(v1.RunStrategyHalted).With(withInstancetype("small")).Obj()
+		ExpectCreated(NewInstancetype(ns, "small", 2))
+		vm := builder.MakeVM("vm").Namespace(ns).Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")).Obj()
 		ExpectCreated(vm)
 		Eventually(func() *v1.InstancetypeStatusRef { return ExpectExists(vm).Status.InstancetypeRef }, time.Minute).ShouldNot(BeNil())
 
@@ -501,7 +502,7 @@ var _ = Describe("Manager", Ordered, func() {
 		ofVM := func() pair {
 			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
 			ExpectCreated(vm)
-			return pair{instanceKey(vm), vm, v1.VirtualMachineInstanceFinalizer}
+			return pair{InstanceKey(vm), vm, v1.VirtualMachineInstanceFinalizer}
 		}
 		ofRestore := func() pair {
 			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Strategy(v1.RunStrategyHalted).Obj()
@@ -561,7 +562,7 @@ var _ = Describe("Manager", Ordered, func() {
 		rollout(v1.VMRolloutStrategyStage)
 		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), InstanceKey(vm)) }, time.Minute).Should(Succeed())
 		Eventually(func() error {
 			ExpectExists(vm).Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"}
 			return K8sClient.Update(ctx, vm)
@@ -586,7 +587,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStopped))
 		Expect(vm.Status.ChangedBlockTracking).To(BeNil())
-		labelNamespace(vm.Namespace)
+		LabelNamespace(vm.Namespace)
 		Eventually(func() *v1.ChangedBlockTrackingStatus { return ExpectExists(vm).Status.ChangedBlockTracking }, time.Minute).
 			Should(HaveValue(HaveField("State", v1.ChangedBlockTrackingInitializing)))
 	})
@@ -599,10 +600,10 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectCreated(vmi)
 		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }, time.Minute).
 			Should(Succeed())
-		setLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 
 		// Only the Node changes: nothing else can trigger the reconciliation.
 		mark := func(schedulable string, heartbeat time.Time) {
@@ -627,9 +628,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}).Obj()
 		ExpectCreated(vmi)
 		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }).Should(Succeed())
-		setLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).Should(Equal(v1.Scheduled))
-		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			Running(status)
 			vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue,
@@ -655,7 +656,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(K8sClient.Patch(ctx, host, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":null}}`)))).To(Succeed())
 		Eventually(migrations).Should(BeEmpty())
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }).
-			Should(haveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
+			Should(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
 		Expect(vmi.Status.EvacuationNodeName).To(BeEmpty())
 		Eventually(func() bool { return eviction.IsAnnotated(&ExpectExists(PodOf(vmi)).ObjectMeta) }).Should(BeFalse())
 	})
@@ -667,13 +668,13 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() v1.VirtualMachineInstancePhase {
 			pod := PodOf(vmi)
 			if K8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Spec.NodeName == "" {
-				setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+				SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 			}
 			return ExpectExists(vmi).Status.Phase
 		}, time.Minute).Should(Equal(v1.Scheduling), "the VMI reports that the Pod starts slowly: only the event can trigger the next reconciliation")
-		createPodEvent(vmi, time.Now(), "FailedMount", `secret "nowhere" not found`)
+		CreatePodEvent(vmi, time.Now(), "FailedMount", `secret "nowhere" not found`)
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
-			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
+			Should(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
 	})
 })
 

@@ -9,7 +9,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -18,20 +17,18 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-var attachmentKind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
-
 // installMultus installs the CRD of NetworkAttachmentDefinition until the end of the spec.
 func installMultus() {
 	GinkgoHelper()
 	names := apiextensionsv1.CustomResourceDefinitionNames{
-		Plural: "network-attachment-definitions", Singular: "network-attachment-definition", Kind: attachmentKind.Kind,
+		Plural: "network-attachment-definitions", Singular: "network-attachment-definition", Kind: NetworkAttachmentKind.Kind,
 	}
 	definition := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: names.Plural + "." + attachmentKind.Group},
+		ObjectMeta: metav1.ObjectMeta{Name: names.Plural + "." + NetworkAttachmentKind.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: attachmentKind.Group, Names: names, Scope: apiextensionsv1.NamespaceScoped,
+			Group: NetworkAttachmentKind.Group, Names: names, Scope: apiextensionsv1.NamespaceScoped,
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: attachmentKind.Version, Served: true, Storage: true,
+				Name: NetworkAttachmentKind.Version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 					Type: "object", XPreserveUnknownFields: ptr.To(true),
 				}},
@@ -48,7 +45,7 @@ func installMultus() {
 // attachmentDefinition returns a NetworkAttachmentDefinition that requires a resource.
 func attachmentDefinition(namespace, name, resource string) client.Object {
 	definition := &unstructured.Unstructured{}
-	definition.SetGroupVersionKind(attachmentKind)
+	definition.SetGroupVersionKind(NetworkAttachmentKind)
 	definition.SetNamespace(namespace)
 	definition.SetName(name)
 	definition.SetAnnotations(map[string]string{"k8s.v1.cni.cncf.io/resourceName": resource})

@@ -50,7 +50,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, firstStart...)
 		Expect(m.events.Take()).To(ConsistOf(
 			"Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance vm"))
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(vmi.Labels).To(Equal(map[string]string{"on": "template"}), "the VM's own labels are not copied to the VMI")
 		Expect(vmi.Annotations).To(HaveKeyWithValue("note", "x"))
 		Expect(vmi.Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "1"))
@@ -62,7 +62,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm.Status.Created).To(BeTrue())
 		Expect(vm.Status.Ready).To(BeFalse())
 		Expect(vm.Status.ObservedGeneration).To(BeEquivalentTo(1))
-		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMIConditionMissing", ""))
+		Expect(vm).To(HaveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMIConditionMissing", ""))
 		m.expectQuiet(vm)
 
 		SetVMIStatus(vmi, v1.Scheduled, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
@@ -72,8 +72,8 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(vm.Status.Ready).To(BeTrue())
-		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionTrue, "", ""))
-		Expect(vm).To(haveVMCondition("LiveMigratable", corev1.ConditionTrue, "", ""))
+		Expect(vm).To(HaveVMCondition(v1.VirtualMachineReady, corev1.ConditionTrue, "", ""))
+		Expect(vm).To(HaveVMCondition("LiveMigratable", corev1.ConditionTrue, "", ""))
 		m.expectQuiet(vm)
 
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
@@ -88,7 +88,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		ExpectCreated(vm)
 		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer))
-		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMINotExists", ""))
+		Expect(vm).To(HaveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMINotExists", ""))
 	})
 
 	It("does not start a Halted VM", func() {
@@ -96,7 +96,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 		m.expectQuiet(vm)
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 	})
 
 	It("starts a VM with spec.running: true", func() {
@@ -134,7 +134,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 		m.expectReconciled(vm, nextStart...)
-		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
+		Expect(InstanceOf(vm).UID).NotTo(Equal(vmi.UID))
 		Expect(vm.Status.StartFailure).To(BeNil())
 	})
 
@@ -143,7 +143,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		var last time.Duration
 		for n, start := range [][]string{firstStart, nextStart} {
 			m.expectReconciled(vm, start...)
-			vmi := instance(vm)
+			vmi := InstanceOf(vm)
 			SetVMIStatus(vmi, v1.Failed)
 			removeFinalizer(vmi)
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
@@ -161,7 +161,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			m.clock.SetTime(m.clock.Now().Add(result.RequeueAfter + time.Second))
 		}
 		m.expectReconciled(vm, nextStart...)
-		SetVMIStatus(instance(vm), v1.Running, Running)
+		SetVMIStatus(InstanceOf(vm), v1.Running, Running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.StartFailure).To(BeNil())
 	})
@@ -169,12 +169,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	It("starts and stops a Manual VM on request only", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyManual))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 
 		request(vm, v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest, Data: map[string]string{"paused": "true"}})
 		m.expectReconciled(vm, firstStart...)
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(vmi.Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 		m.events.Take()
 		m.expectQuiet(vm)
@@ -184,14 +184,14 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		SetVMIStatus(vmi, v1.Succeeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
-		Expect(instance(vm).DeletionTimestamp).To(BeNil(), "the finished VMI of a Manual VM is kept")
+		Expect(InstanceOf(vm).DeletionTimestamp).To(BeNil(), "the finished VMI of a Manual VM is kept")
 
 		request(vm, start)
 		m.expectReconciled(vm, "delete VirtualMachineInstance")
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
-		again := instance(vm)
+		again := InstanceOf(vm)
 		Expect(again.UID).NotTo(Equal(vmi.UID))
 
 		request(vm, stop(again))
@@ -208,7 +208,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
-		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
+		Expect(InstanceOf(vm).UID).NotTo(Equal(vmi.UID))
 	})
 
 	It("drops a stop request with the UID of an earlier VMI", func() {
@@ -216,7 +216,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		request(vm, stop(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{UID: "gone"}}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
-		Expect(instance(vm).DeletionTimestamp).To(BeNil())
+		Expect(InstanceOf(vm).DeletionTimestamp).To(BeNil())
 	})
 
 	It("restarts a RerunOnFailure VM after a failure and not after a success", func() {
@@ -228,7 +228,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
 
-		vmi = instance(vm)
+		vmi = InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, Running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		SetVMIStatus(vmi, v1.Succeeded)
@@ -247,13 +247,13 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		SetVMIStatus(vmi, v1.Succeeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		m.expectQuiet(vm)
-		Expect(instance(vm).DeletionTimestamp).To(BeNil())
+		Expect(InstanceOf(vm).DeletionTimestamp).To(BeNil())
 	})
 
 	It("reports a run strategy that is not implemented", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyWaitAsReceiver))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FieldNotImplemented",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FieldNotImplemented",
 			"WaitAsReceiver is not implemented"))
 	})
 
@@ -274,7 +274,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		ExpectCreated(vmi)
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "other"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "other"))
 		Expect(m.events.Take()).To(ConsistOf(HavePrefix(`Warning FailedCreate: Error creating virtual machine instance: VirtualMachineInstance "vm" already exists`)))
 		Expect(ExpectExists(vmi).DeletionTimestamp).To(BeNil())
 		m.expectQuiet(vm)
@@ -288,7 +288,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		}
 		m.expectReconciled(vm, "create VirtualMachineInstance") // which the API server refuses
 		Expect(m.events.Take()).To(BeEmpty())
-		Expect(instance(vm).UID).To(Equal(vmi.UID))
+		Expect(InstanceOf(vm).UID).To(Equal(vmi.UID))
 	})
 
 	It("overwrites no status with a stale cache", func() {
@@ -296,7 +296,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.writes.Stale = ExpectExists(vm).DeepCopy()
 		m.expectReconciled(vm, firstStart...)
 		m.events.Take()
-		SetVMIStatus(instance(vm), v1.Running, Running)
+		SetVMIStatus(InstanceOf(vm), v1.Running, Running)
 		result := m.expectReconciled(vm, "patch VirtualMachine/status") // which the API server refuses
 		Expect(result).NotTo(BeZero())
 		Expect(m.events.Take()).To(BeEmpty())
@@ -332,7 +332,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			"create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
 		)
 		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))
 		m.writes.Fail = nil
 		m.expectReconciled(vm, nextStart...)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
@@ -507,10 +507,10 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		func(kind v1.VirtualMachineInstanceConditionType, reason string, shown v1.VirtualMachinePrintableStatus) {
 			vm := m.create(builder.MakeVM("vm"))
 			m.expectReconciled(vm, firstStart...)
-			SetVMIStatus(instance(vm), v1.Scheduling, WithCondition(kind, corev1.ConditionFalse, reason, "because"))
+			SetVMIStatus(InstanceOf(vm), v1.Scheduling, WithCondition(kind, corev1.ConditionFalse, reason, "because"))
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(shown))
-			Expect(vm).To(haveVMCondition(v1.VirtualMachineConditionType(kind), corev1.ConditionFalse, reason, "because"))
+			Expect(vm).To(HaveVMCondition(v1.VirtualMachineConditionType(kind), corev1.ConditionFalse, reason, "because"))
 		},
 		Entry(nil, v1.VirtualMachineInstanceSynchronized, "FailedPvcNotFound", v1.VirtualMachineStatusPvcNotFound),
 		Entry(nil, v1.VirtualMachineInstanceSynchronized, "ErrImagePull", v1.VirtualMachineStatusErrImagePull),

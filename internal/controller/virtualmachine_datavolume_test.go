@@ -64,7 +64,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 
 		FillDataVolume(dv, "ImportInProgress")
 		m.expectQuiet(vm)
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, firstStart...)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
@@ -90,7 +90,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		FillDataVolume(DataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, firstStart...)
-		Expect(instance(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
+		Expect(InstanceOf(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 	})
 
 	It("creates the VMI when the DataVolumes wait for a consumer, and shows that the claim is not bound", func() {
@@ -127,7 +127,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		FillDataVolume(DataVolume(m.ns, "root"), cdi.DataVolumePending,
 			DataVolumeCondition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota", "exceeded quota"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
 		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeImport: DataVolume root exceeds quota limits")))
 		m.expectQuiet(vm)
 	})
@@ -150,11 +150,11 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.DataVolumes = NoDataVolumes{}
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
 			"install the Containerized Data Importer (CDI)"))
 		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: Error creating DataVolume root: ")))
 		m.expectQuiet(vm)
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 	})
 
 	It("clones within the namespace without an access review, and warns of a missing source", func() {
@@ -216,7 +216,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			}
 			m.writes.Take()
 			m.expectReconciled(vm, firstStart...)
-			return instance(vm)
+			return InstanceOf(vm)
 		}
 
 		It("sets the VMI's architecture from the DataSource's label at the creation of the disk, and does not change the VM", func() {
@@ -254,7 +254,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			standsFor("stable", "debian")
 			vm := m.create(copies("stable"))
 			Expect(m.expectReconciled(vm, "patch VirtualMachine/status")).NotTo(BeZero())
-			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
 				"get DataSource "+m.ns+"/debian"))
 			from("debian", "arm64")
 			Expect(started(vm).Spec.Architecture).To(Equal("arm64"))
@@ -296,7 +296,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			const refused = "User system:serviceaccount:%s:default has insufficient permissions in clone source namespace "
 			Expect(m.events.Take()).To(ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
 				HaveSuffix(refused+elsewhere, m.ns))))
-			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
+			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
 			ExpectGone(DataVolume(m.ns, "root"))
 			m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview")
 			Expect(m.events.Take()).To(BeEmpty())
@@ -394,7 +394,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Eventually(func() error {
 				_, err := m.reconcile(vm)
 				Expect(err).NotTo(HaveOccurred())
-				return K8sClient.Get(ctx, keyOf(vm, "root"), DataVolume(m.ns, "root"))
+				return K8sClient.Get(ctx, client.ObjectKey{Namespace: m.ns, Name: "root"}, DataVolume(m.ns, "root"))
 			}, "10s").Should(Succeed())
 			dv := ExpectExists(DataVolume(m.ns, "root"))
 			Expect(dv.Spec.SourceRef).To(BeNil())
@@ -405,7 +405,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			vm := m.create(templated(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "debian"}}))
 			result := m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(result).NotTo(BeZero())
-			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
 				"get DataSource "+m.ns+"/debian"))
 			Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: ")))
 		})
@@ -423,9 +423,4 @@ func specOf(dv *cdi.DataVolume) cdiv1beta1.DataVolumeSpec {
 	}
 	Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &read)).To(Succeed())
 	return read.Spec
-}
-
-// keyOf returns the key of an object in a VM's namespace.
-func keyOf(vm *v1.VirtualMachine, name string) client.ObjectKey {
-	return client.ObjectKey{Namespace: vm.Namespace, Name: name}
 }

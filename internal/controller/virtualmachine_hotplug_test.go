@@ -29,7 +29,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m = newVMHarness()
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 	})
 
 	// plugged reports hotplugged volumes as the guest's, and the disk "root" as the launcher Pod's.
@@ -74,7 +74,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		insert(vm, "more", "more-claim")
 		template := vm.Spec.Template.DeepCopy()
 		follows(vm, "root", "data=data-claim", "more=more-claim")
-		Expect(vmistatus.FindDisk(&instance(vm).Spec, "more").Disk.Bus).To(Equal(v1.DiskBusSCSI))
+		Expect(vmistatus.FindDisk(&InstanceOf(vm).Spec, "more").Disk.Bus).To(Equal(v1.DiskBusSCSI))
 		Expect(ExpectExists(vm).Spec.Template).To(Equal(template), "the VM is its user's")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		m.events.Take()
@@ -86,7 +86,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "data") })
 		follows(vm, "root", "more=more-claim")
-		Expect(vmistatus.FindDisk(&instance(vm).Spec, "data")).To(BeNil())
+		Expect(vmistatus.FindDisk(&InstanceOf(vm).Spec, "data")).To(BeNil())
 		SetVMIStatus(vmi, v1.Running, plugged("more"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
@@ -103,7 +103,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 			t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "second"
 		})
 		follows(vm, "root", "data=data-claim")
-		Expect(vmistatus.FindDisk(&instance(vm).Spec, "tray")).NotTo(BeNil())
+		Expect(vmistatus.FindDisk(&InstanceOf(vm).Spec, "tray")).NotTo(BeNil())
 		m.expectQuiet(vm)
 		SetVMIStatus(vmi, v1.Running, plugged("data"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
@@ -123,7 +123,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"a non-live-updatable field was changed in the template spec: domain.devices.disks[more]; Hotplug configuration for disk [more] requires bus to be 'scsi' or 'virtio'"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.Domain.Devices.Disks[3].Disk.Bus = v1.DiskBusSCSI
@@ -136,14 +136,14 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Devices.Disks[1].Serial = "other" })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
 
 	It("plugs with any rollout strategy, and whatever else needs a restart", func() {
 		vm, _ := runs()
 		config := m.Config.Current()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		insert(vm, "more", "more-claim")
 		follows(vm, "root", "data=data-claim", "more=more-claim")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -152,7 +152,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
 
 	It("reports what the admission of its VMI refuses", func() {
@@ -166,7 +166,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		}
 		insert(vm, "more", "more-claim")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, virtualmachine.ReasonHotPlugVolume,
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, virtualmachine.ReasonHotPlugVolume,
 			"Error encountered while handling declarative hotplug volumes: "))
 	})
 
@@ -189,14 +189,14 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "data") })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
 
 	It("keeps volumes that were plugged into the instance only, as long as the deprecated gate is on", func() {
 		gated := clusterconfig.Default()
 		gated.HotplugVolumes = true
 		gated.FeatureGates = clusterconfig.NewFeatureGates([]string{"HotplugVolumes"}, nil)
-		m.Config = fixedConfig{Config: gated}
+		m.Config = FixedConfig{Config: gated}
 		vm, vmi := runs()
 		change := vmi.DeepCopy()
 		plug := builder.MakeVMI("x").Hotpluggable("only", "only-claim").Obj()
@@ -208,12 +208,12 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 
 		insert(vm, "more", "more-claim")
 		follows(vm, "root", "data=data-claim", "only=only-claim", "more=more-claim")
-		Expect(instance(vm).Annotations).To(HaveKeyWithValue(hotplug.EphemeralAnnotation, `["only"]`))
+		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(hotplug.EphemeralAnnotation, `["only"]`))
 
 		// The template gets it too: then the VM has it.
 		insert(vm, "only", "only-claim")
 		follows(vm, "root", "data=data-claim", "only=only-claim", "more=more-claim")
-		Expect(instance(vm).Annotations).NotTo(HaveKey(hotplug.EphemeralAnnotation))
+		Expect(InstanceOf(vm).Annotations).NotTo(HaveKey(hotplug.EphemeralAnnotation))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "only") })
 		follows(vm, "root", "data=data-claim", "more=more-claim")
 	})
@@ -233,12 +233,12 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 	It("requires a restart as long as hotplug is off", func() {
 		config := clusterconfig.Default()
 		config.HotplugVolumes = false
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		vm, _ := runs()
 		insert(vm, "more", "more-claim")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
 })
 
@@ -246,7 +246,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 func expectVolumes(vm *v1.VirtualMachine, want ...string) {
 	GinkgoHelper()
 	var got []string
-	vmi := instance(vm)
+	vmi := InstanceOf(vm)
 	for i := range vmi.Spec.Volumes {
 		name := vmi.Spec.Volumes[i].Name
 		if claim := vmi.Spec.Volumes[i].WrittenClaim(); claim != "" {

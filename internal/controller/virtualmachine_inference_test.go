@@ -46,7 +46,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 	}
 	failure := func(vm *v1.VirtualMachine, message string) {
 		GinkgoHelper()
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
 	}
 	started := append([]string{"create ControllerRevision"}, firstStart...)
 
@@ -62,10 +62,10 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
 
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		m.expectReconciled(vm, started...)
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
-		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.InstancetypeAnnotation, "small"))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(v1.InstancetypeAnnotation, "small"))
 		ref := ExpectExists(vm).Status.InstancetypeRef
 		Expect(ref.Name).To(Equal("small"))
 		Expect(ref.InferFromVolume).To(Equal("root"))
@@ -81,7 +81,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		claim(nil)
 		vm := m.create(inferring(onClaim(), ignore))
 		m.expectReconciled(vm, firstStart...)
-		Expect(instance(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
+		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
 		Expect(ExpectExists(vm).Status.InstancetypeRef).To(Equal(&v1.InstancetypeStatusRef{
 			InferFromVolume: "root", InferFromVolumeFailurePolicy: ignore,
 		}))
@@ -91,10 +91,10 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 
 	It("leaves out the memory of its template if it would start without", func() {
 		claim(names)
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(inferring(onClaim(), ignore))
 		m.expectReconciled(vm, started...)
-		Expect(instance(vm).Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
+		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
 		Expect(vm.Spec.Template.Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
 	})
 
@@ -107,7 +107,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 	}
 
 	It("waits until its DataVolume is filled, whose claim then has the labels of the image", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(onTemplate(cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}}))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
@@ -124,7 +124,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		named := &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: golden, Name: "image", Labels: names}}
 		named.Spec.Source.PVC = &cdiv1beta1.DataVolumeSourcePVC{Namespace: golden, Name: "golden"}
 		ExpectCreated(named)
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(onTemplate(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{
 			Kind: "DataSource", Namespace: ptr.To(golden), Name: "image",
 		}}))

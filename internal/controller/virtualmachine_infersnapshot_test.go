@@ -57,7 +57,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		again, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(again.RequeueAfter).NotTo(BeZero(), "snapshots are not watched")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
 	}
 	expectInferred := func(vm *v1.VirtualMachine) {
@@ -72,7 +72,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		var err error
 		m.APIReader, err = client.New(ControllerConfig, client.Options{Scheme: scheme.Scheme}) // which does not know the kind
 		Expect(err).NotTo(HaveOccurred())
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := inferring(of(m.ns))
 		missing := "get VolumeSnapshot " + m.ns + `/golden: volumesnapshots.snapshot.storage.k8s.io "golden" not found`
 		expectWaits(vm, missing)
@@ -83,7 +83,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	})
 
 	It("reads the labels of the snapshot of a DataSource", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		named := &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "image"}}
 		named.Spec.Source.Snapshot = &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: m.ns, Name: "golden"}
 		ExpectCreated(named)
@@ -102,7 +102,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	It("reads a snapshot of another namespace only if it may copy it", func() {
 		golden := NewNamespace()
 		snapshot(golden, labels)
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := inferring(of(golden))
 		expectWaits(vm, "ServiceAccount default has insufficient permissions in clone source namespace "+golden)
 		allowCopies(golden, m.ns)

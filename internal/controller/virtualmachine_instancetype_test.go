@@ -24,38 +24,6 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-// anInstancetype returns an instance type with a number of CPUs and 512Mi.
-func anInstancetype(ns, name string, cpus uint32) *v1beta1.VirtualMachineInstancetype {
-	return &v1beta1.VirtualMachineInstancetype{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
-		Spec: v1beta1.VirtualMachineInstancetypeSpec{
-			CPU: v1beta1.CPUInstancetype{Guest: cpus}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("512Mi")},
-		},
-	}
-}
-
-// aPreference returns a preference with a subdomain.
-func aPreference(ns, name string) *v1beta1.VirtualMachinePreference {
-	return &v1beta1.VirtualMachinePreference{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
-		Spec:       v1beta1.VirtualMachinePreferenceSpec{PreferredSubdomain: ptr.To("preferred")},
-	}
-}
-
-// withInstancetype has a VM refer to an instance type of its namespace, and leave CPUs and memory to it.
-func withInstancetype(name string) func(*v1.VirtualMachine) {
-	return func(vm *v1.VirtualMachine) {
-		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: name, Kind: "VirtualMachineInstancetype"}
-		vm.Spec.Template.Spec.Domain.CPU, vm.Spec.Template.Spec.Domain.Memory = nil, nil
-	}
-}
-
-func withPreference(name string) func(*v1.VirtualMachine) {
-	return func(vm *v1.VirtualMachine) {
-		vm.Spec.Preference = &v1.PreferenceMatcher{Name: name, Kind: "virtualmachinepreferences"}
-	}
-}
-
 var _ = Describe("VirtualMachine with an instance type", func() {
 	const storedBoth, storedOne = 2, 1
 	var m *vmHarness
@@ -76,16 +44,11 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	}
 	failure := func(vm *v1.VirtualMachine, reason, message string) {
 		GinkgoHelper()
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, message))
-	}
-	edit := func(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
-		GinkgoHelper()
-		change(ExpectExists(vm))
-		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, message))
 	}
 	stop := func(vm *v1.VirtualMachine) {
 		GinkgoHelper()
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		SetVMIStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
@@ -93,7 +56,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	}
 
 	It("waits for what it refers to, stores it and starts with it", func() {
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Preference.Kind = "virtualmachinepreference"
 		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -101,16 +64,16 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(m.events.Take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
 		m.expectQuiet(vm)
 
-		small := anInstancetype(m.ns, "small", 2)
+		small := NewInstancetype(m.ns, "small", 2)
 		small.Labels = map[string]string{"size": "small"}
 		ExpectCreated(small)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "linux" not found`)
 
-		ExpectCreated(aPreference(m.ns, "linux"))
+		ExpectCreated(NewPreference(m.ns, "linux"))
 		m.expectReconciled(vm, append(stores(storedBoth), firstStart...)...)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(vmi.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 		Expect(vmi.Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
 		Expect(vmi.Spec.Subdomain).To(Equal("preferred"))
@@ -141,23 +104,23 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("keeps what it stored, also while it is halted, when the object changes or is deleted", func() {
-		small := anInstancetype(m.ns, "small", 2)
+		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
-		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")))
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")))
 		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
 		m.expectQuiet(vm)
 		small.Spec.CPU.Guest = 8
 		Expect(K8sClient.Update(ctx, small)).To(Succeed())
 		m.expectQuiet(vm)
 		Expect(K8sClient.Delete(ctx, small)).To(Succeed())
-		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
+		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
 		m.expectReconciled(vm, firstStart...)
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
 	It("does not store an instance type that conflicts with its template", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(func(vm *v1.VirtualMachine) {
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
 		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -171,15 +134,15 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
 
 		By("changing the template into a conflict while it is stopped")
-		edit(vm, func(vm *v1.VirtualMachine) {
+		EditVM(vm, func(vm *v1.VirtualMachine) {
 			vm.SetRunStrategy(v1.RunStrategyHalted)
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
 		})
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
-		SetVMIStatus(instance(vm), v1.Succeeded)
-		removeFinalizer(instance(vm))
+		SetVMIStatus(InstanceOf(vm), v1.Succeeded)
+		removeFinalizer(InstanceOf(vm))
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
-		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
+		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
 		m.events.Take()
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedCreate", "Failed to apply instancetype: VMI conflicts with instancetype spec in fields: [spec.domain.cpu.sockets]")
@@ -187,10 +150,10 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("uses a ControllerRevision that exists, and refuses one with another content", func() {
-		small := anInstancetype(m.ns, "small", 2)
+		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
-		other := anInstancetype(m.ns, "small", 9)
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
+		other := NewInstancetype(m.ns, "small", 9)
 		other.UID, other.Generation = small.UID, small.Generation
 		revision, err := reference.NewRevision(vm, other)
 		Expect(err).NotTo(HaveOccurred())
@@ -212,9 +175,9 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("replaces the ControllerRevision of an earlier VM of its name", func() {
-		small := anInstancetype(m.ns, "small", 2)
+		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		earlier := vm.DeepCopy()
 		earlier.UID = "earlier"
 		revision, err := reference.NewRevision(earlier, small)
@@ -225,17 +188,17 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("needs a restart for an instance type with more CPUs than the guest can get, and deletes the stored one that nothing uses any more", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2), anInstancetype(m.ns, "big", 4))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewInstancetype(m.ns, "big", 4))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
 		first := stored(ExpectExists(vm).Status.InstancetypeRef)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 
-		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
+		EditVM(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
 		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"CPU sockets updated in template spec to a value higher than what's available"))
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
 		ExpectExists(first)
@@ -247,14 +210,14 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
 			"patch VirtualMachine/status", "delete ControllerRevision")
 		ExpectGone(first)
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(4))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(4))
 
 		By("referring to nothing any more")
 		second := stored(ExpectExists(vm).Status.InstancetypeRef)
-		vmi = instance(vm)
+		vmi = InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		edit(vm, func(vm *v1.VirtualMachine) {
+		EditVM(vm, func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype = nil
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4, Cores: 1, Threads: 1}
 			vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("512Mi"))}
@@ -266,34 +229,34 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("keeps running when its instance type is replaced by one that does not exist", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "missing" })
+		EditVM(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "missing" })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindInstancetype", `"missing" not found`)
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("small"))
-		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
+		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 	})
 
 	It("uses the ControllerRevision that its matcher names, once it exists", func() {
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(func(vm *v1.VirtualMachine) {
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype.RevisionName = "pinned"
 		}))
 		result := m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindInstancetype", `controllerrevisions.apps "pinned" not found`)
 		Expect(result.RequeueAfter).NotTo(BeZero(), "ControllerRevisions of others are not watched")
-		small := anInstancetype(m.ns, "small", 3)
+		small := NewInstancetype(m.ns, "small", 3)
 		revision, err := reference.NewRevision(vm, small)
 		Expect(err).NotTo(HaveOccurred())
 		revision.Name, revision.OwnerReferences, revision.Labels = "pinned", nil, nil
 		ExpectCreated(revision)
 		m.expectReconciled(vm, firstStart...)
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
 		Expect(ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name).To(Equal("pinned"))
 		m.events.Take()
 		m.expectQuiet(vm)
@@ -306,7 +269,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 				Raw: []byte(`{"apiVersion":"instancetype.kubevirt.io/v1alpha1","spec":{}}`),
 			},
 		})
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(func(vm *v1.VirtualMachine) {
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype.RevisionName = "alpha"
 		}))
 		Expect(m.expectReconciled(vm, "patch VirtualMachine/status").RequeueAfter).To(BeZero())
@@ -314,9 +277,9 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("takes over the ControllerRevisions of KubeVirt", func() {
-		small := anInstancetype(m.ns, "small", 2)
+		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
-		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")))
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")))
 		theirs := func(name string, drop ...string) *appsv1.ControllerRevision {
 			GinkgoHelper()
 			return kubeVirtRevision(vm, small, name, drop...)
@@ -338,8 +301,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("keeps a ControllerRevision of an earlier version until its replacement is stored", func() {
-		small := anInstancetype(m.ns, "small", 2)
-		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")).With(withPreference("missing")))
+		small := NewInstancetype(m.ns, "small", 2)
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")).With(WithPreference("missing")))
 		old := kubeVirtRevision(vm, small, "vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "missing" not found`)
@@ -348,7 +311,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("gives its DataVolumes the storage class of its preference", func() {
-		preference := aPreference(m.ns, "linux")
+		preference := NewPreference(m.ns, "linux")
 		preference.Spec.Volumes = &v1beta1.VolumePreferences{PreferredStorageClassName: "fast"}
 		ExpectCreated(preference)
 		template := func(name string, class *string) v1.DataVolumeTemplateSpec {
@@ -356,7 +319,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{StorageClassName: class},
 			}}
 		}
-		vm := m.create(builder.MakeVM("vm").With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+		vm := m.create(builder.MakeVM("vm").With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{template("root", nil), template("data", ptr.To("slow"))}
 		}))
 		m.expectReconciled(vm, append(stores(storedOne), "create DataVolume", "create DataVolume", "patch VirtualMachine/status")...)
@@ -366,11 +329,11 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 
 	It("does not use an instance type of another namespace", func() {
-		ExpectCreated(anInstancetype(NewNamespace(), "small", 2))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		ExpectCreated(NewInstancetype(NewNamespace(), "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		failure(vm, "FailedFindInstancetype", "not found")
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 	})
 })
 

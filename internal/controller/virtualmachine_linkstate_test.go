@@ -32,7 +32,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 	}
 	states := func(vm *v1.VirtualMachine) (all []v1.InterfaceState) {
 		GinkgoHelper()
-		for _, iface := range instance(vm).Spec.Domain.Devices.Interfaces {
+		for _, iface := range InstanceOf(vm).Spec.Domain.Devices.Interfaces {
 			all = append(all, iface.State)
 		}
 		return all
@@ -41,7 +41,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 	DescribeTable("copies the state to the running VMI and requires no restart, with rollout strategy", func(strategy v1.VMRolloutStrategy) {
 		config := clusterconfig.Default()
 		config.RolloutStrategy = strategy
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		vm, _ := runs()
 		set(vm, v1.InterfaceStateLinkDown)
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
@@ -68,7 +68,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		m.events.Take()
 		m.expectQuiet(vm)
@@ -86,7 +86,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
-		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
+		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 
 	It("makes an interface of the VMI absent", func() {

@@ -20,7 +20,7 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		m := newVMHarness()
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		claim := builder.MakePVC("dump").Namespace(vm.Namespace).Bound("2Gi").Obj()

@@ -24,13 +24,13 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 		m = newVMHarness()
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 	})
 
 	// has returns what a change of the template would change in the VMI.
 	has := func(vm *v1.VirtualMachine) v1.VirtualMachineInstanceSpec {
 		GinkgoHelper()
-		return *instance(vm).Spec.DeepCopy()
+		return *InstanceOf(vm).Spec.DeepCopy()
 	}
 	// enter sets the phase of a migration, as its reconciler does.
 	enter := func(migration *v1.VirtualMachineInstanceMigration, phase v1.VirtualMachineInstanceMigrationPhase) {
@@ -45,11 +45,11 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 			claim("old")
 			claim("new")
 			vm, vmi := m.started(builder.MakeVM("vm").
-				Template(builder.MakeVMI("vm").CPU(1, 1, 1).Guest("1Gi").With(growable).Masquerade().PVC("data", "old")).
+				Template(builder.MakeVMI("vm").CPU(1, 1, 1).Guest("1Gi").With(Growable).Masquerade().PVC("data", "old")).
 				With(func(vm *v1.VirtualMachine) {
 					vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration)
 				}))
-			SetVMIStatus(vmi, v1.Running, revised(vmi), resized(1, "1Gi"), inGuest("default"),
+			SetVMIStatus(vmi, v1.Running, revised(vmi), Resized(1, "1Gi"), InGuest("default"),
 				WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", ""),
 				func(s *v1.VirtualMachineInstanceStatus) {
 					s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: 1 << 30, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
@@ -64,13 +64,13 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
 			m.settle(vm)
 			Expect(has(vm)).To(Equal(before), "the target was made for this spec")
-			Expect(instance(vm).Status.MigratedVolumes).To(BeEmpty())
+			Expect(InstanceOf(vm).Status.MigratedVolumes).To(BeEmpty())
 			Expect(ExpectExists(vm).Status.ObservedGeneration).To(Equal(int64(1)))
 			Expect(vm.Status.PrintableStatus).To(Equal(v1.VirtualMachineStatusRunning), "no transfer has started")
 			if failure == "" {
 				Expect(vm).To(haveNoVMCondition(v1.VirtualMachineFailure))
 			} else {
-				Expect(vm).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, failure, "migrati"))
+				Expect(vm).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, failure, "migrati"))
 			}
 
 			enter(migration, v1.MigrationFailed)
@@ -81,7 +81,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 		Entry("of a node selector", func(s *v1.VirtualMachineInstanceSpec) { s.NodeSelector = map[string]string{"zone": "a"} }, "AffinityChangeError"),
 		Entry("of CPUs", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.CPU.Sockets = 2 }, "HotPlugCPUError"),
 		Entry("of memory", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Memory.Guest = ptr.To(resource.MustParse("2Gi")) }, "HotPlugMemoryError"),
-		Entry("of interfaces", withBlue, ""),
+		Entry("of interfaces", WithBlueNetwork, ""),
 		Entry("of claims", func(s *v1.VirtualMachineInstanceSpec) { s.Volumes[0].PersistentVolumeClaim.ClaimName = "new" }, ""),
 	)
 
@@ -113,7 +113,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 			GinkgoHelper()
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": name} })
 			m.settle(vm)
-			Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", name))
+			Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", name))
 		}
 		zone("a")
 		enter(migration, v1.MigrationRunning)

@@ -35,20 +35,20 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		m = newVMHarness()
 		config := clusterconfig.Default()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 	})
 	runs := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade()))
-		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default"))
 		return vm, vmi
 	}
 	state := func(vm *v1.VirtualMachine) (all []string) {
 		GinkgoHelper()
-		for _, iface := range instance(vm).Spec.Domain.Devices.Interfaces {
+		for _, iface := range InstanceOf(vm).Spec.Domain.Devices.Interfaces {
 			all = append(all, iface.Name+string(iface.State))
 		}
-		Expect(instance(vm).Spec.Networks).To(HaveLen(len(all)))
+		Expect(InstanceOf(vm).Spec.Networks).To(HaveLen(len(all)))
 		return all
 	}
 	absent := func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -60,14 +60,14 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 
 	It("gives its VMI a new one, makes it absent, and removes it once the guest has released it", func() {
 		vm, vmi := runs()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		m.expectQuiet(vm)
 
-		SetVMIStatus(vmi, v1.Running, inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, InGuest("default", "blue"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 
@@ -79,7 +79,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 
-		SetVMIStatus(vmi, v1.Running, inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, InGuest("default"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
 		Expect(generationsOf(vm)).To(Equal("generation 4 desired 4 observed 4 instance 4"))
@@ -88,19 +88,19 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 
 	It("requires a restart for one that is removed without being absent first", func() {
 		vm, vmi := runs()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		SetVMIStatus(vmi, v1.Running, inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, InGuest("default", "blue"))
 		changeTemplate(vm, removed)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"spec: domain.devices.interfaces[blue], networks[blue]"))
 	})
 
 	It("takes one back that the guest does not have yet", func() {
 		vm, _ := runs()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		changeTemplate(vm, removed)
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
@@ -115,13 +115,13 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 	DescribeTable("requires a restart for what can be neither plugged nor migrated in, and names it",
 		func(change func(*v1.VirtualMachineInstanceSpec), fields string) {
 			vm, _ := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-				withBlue(&vmi.Spec)
+				WithBlueNetwork(&vmi.Spec)
 			})))
-			SetVMIStatus(instance(vm), v1.Running, revised(instance(vm)), inGuest("default", "blue"))
+			SetVMIStatus(InstanceOf(vm), v1.Running, revised(InstanceOf(vm)), InGuest("default", "blue"))
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(state(vm)).To(Equal([]string{"default", "blue"}))
-			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+fields))
+			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+fields))
 			Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 			m.expectQuiet(vm)
 		},
@@ -149,23 +149,23 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 
 	It("gives its VMI another network for one that it has, and is done once the guest's Pod has the network", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-			withBlue(&vmi.Spec)
+			WithBlueNetwork(&vmi.Spec)
 		})))
-		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default", "blue"))
 		networks := func(name string) map[string]string {
 			return map[string]string{
 				"k8s.v1.cni.cncf.io/networks":       fmt.Sprintf(`[{"name":%q,"namespace":%q,"interface":%q}]`, name, vmi.Namespace, launcherpod.SecondaryInterface("blue")),
 				"k8s.v1.cni.cncf.io/network-status": fmt.Sprintf(`[{"interface":%q}]`, launcherpod.SecondaryInterface("blue")),
 			}
 		}
-		pod, err := podspec.Build(instance(vm), podspec.Config{LauncherImage: "registry.example/virt-launcher:v1"})
+		pod, err := podspec.Build(InstanceOf(vm), podspec.Config{LauncherImage: "registry.example/virt-launcher:v1"})
 		Expect(err).NotTo(HaveOccurred())
 		pod.Annotations = networks("blue-net")
 		ExpectCreated(pod)
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Networks[1].Multus.NetworkName = "red-net" })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.Networks[1].Multus.NetworkName).To(Equal("red-net"))
+		Expect(InstanceOf(vm).Spec.Networks[1].Multus.NetworkName).To(Equal("red-net"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		m.expectQuiet(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
@@ -173,7 +173,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		By("not migrating")
 		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
 
 		By("migrating after all")
 		ExpectExists(pod).Annotations = networks("red-net")
@@ -193,21 +193,21 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.DisableHotplug = true
 		})))
-		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default"))
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"spec: domain.devices.interfaces[blue], networks[blue]"))
 	})
 
 	It("requires a restart if the guest needs another Pod and does not migrate", func() {
 		vm, vmi := runs()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
 		m.expectQuiet(vm)
 	})
 
@@ -215,14 +215,14 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := runs()
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.Hostname = "other"
-			withBlue(&t.Spec)
+			WithBlueNetwork(&t.Spec)
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: hostname"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: hostname"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
-		SetVMIStatus(vmi, v1.Running, inGuest("default", "blue"))
+		SetVMIStatus(vmi, v1.Running, InGuest("default", "blue"))
 		changeTemplate(vm, absent)
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
@@ -232,14 +232,14 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			before(&vmi.Spec)
 		})))
-		SetVMIStatus(vmi, v1.Running, revised(vmi), inGuest("default"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			withBlue(&t.Spec)
+			WithBlueNetwork(&t.Spec)
 			now(&t.Spec)
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+field))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+field))
 	},
 		Entry("an interface", func(*v1.VirtualMachineInstanceSpec) {}, func(s *v1.VirtualMachineInstanceSpec) {
 			s.Domain.Devices.Interfaces[0].Model = "e1000"
@@ -254,7 +254,7 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { withBlue(&t.Spec) })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(state(vm)).To(Equal([]string{"default"}))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))

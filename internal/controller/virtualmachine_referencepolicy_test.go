@@ -24,17 +24,17 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	policy := func(p v1.InstancetypeReferencePolicy) {
 		config := clusterconfig.Default()
 		config.InstancetypeReferencePolicy = p
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 	}
 	BeforeEach(func() {
 		m = newVMHarness()
 		policy(v1.Expand)
-		preference := aPreference(m.ns, "linux")
+		preference := NewPreference(m.ns, "linux")
 		preference.Spec.Volumes = &v1beta1.VolumePreferences{PreferredStorageClassName: "fast"}
 		ExpectCreated(preference)
 	})
 	halted := func() *builder.VM {
-		return builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small"))
+		return builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small"))
 	}
 	revisionOf := func(vm *v1.VirtualMachine) *appsv1.ControllerRevision {
 		GinkgoHelper()
@@ -52,16 +52,16 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	}
 
 	It("gets the content of its instance type and its preference before it starts, and no revision of them", func() {
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: cdiv1beta1.DataVolumeSpec{
 				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{},
 			}}}
 		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", "not found"))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", "not found"))
 		Expect(vm.Spec.Instancetype).NotTo(BeNil(), "a VM is not expanded by halves")
 
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		m.expectReconciled(vm, "patch VirtualMachine", "create DataVolume", "patch VirtualMachine/status")
 		expectExpanded(vm, 2)
 		Expect(vm.Spec.Template.Spec.Subdomain).To(Equal("preferred"))
@@ -71,16 +71,16 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	})
 
 	It("starts with what was written into it", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		m.expectReconciled(vm, append([]string{"patch VirtualMachine"}, firstStart...)...)
 		expectExpanded(vm, 2)
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
 	It("keeps its references if it has a revision, unless all are to be expanded", func() {
 		policy(v1.Reference)
-		small := anInstancetype(m.ns, "small", 2)
+		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
 		vm := m.create(halted())
 		m.expectReconciled(vm, "create ControllerRevision", "patch VirtualMachine/status")
@@ -101,10 +101,10 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 
 	It("is expanded while it runs, needs no restart, and keeps the revision until the next start", func() {
 		policy(v1.Reference)
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		m.expectReconciled(vm, append([]string{"create ControllerRevision"}, firstStart...)...)
-		revision, vmi := revisionOf(vm), instance(vm)
+		revision, vmi := revisionOf(vm), InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 
@@ -122,15 +122,15 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 		ExpectGone(revision)
 	})
 
 	It("is not changed if its instance type conflicts with its template", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(halted().With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 3} }))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedUpdateError",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedUpdateError",
 			"VM conflicts with instancetype spec in fields: [spec.template.spec.domain.cpu.cores]"))
 		Expect(vm.Spec.Instancetype).NotTo(BeNil())
 		m.events.Take()
@@ -138,7 +138,7 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	})
 
 	It("is not changed from a stale cache", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2), anInstancetype(m.ns, "big", 4))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewInstancetype(m.ns, "big", 4))
 		vm := m.create(halted())
 		m.writes.Stale = vm.DeepCopy()
 		vm.Spec.Instancetype.Name = "big"

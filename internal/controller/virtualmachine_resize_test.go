@@ -17,23 +17,6 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-// growable lets a guest have up to 4 sockets and 4 GiB.
-func growable(vmi *v1.VirtualMachineInstance) {
-	vmi.Spec.Domain.CPU.MaxSockets = 4
-	vmi.Spec.Domain.Memory.MaxGuest = ptr.To(resource.MustParse("4Gi"))
-	vmi.Spec.Architecture = "amd64"
-}
-
-// resized returns what the agent reports about a guest that was started with 1 GiB.
-func resized(sockets uint32, memory string) func(*v1.VirtualMachineInstanceStatus) {
-	return func(s *v1.VirtualMachineInstanceStatus) {
-		s.CurrentCPUTopology = &v1.CPUTopology{Sockets: sockets, Cores: 1, Threads: 1}
-		s.Memory = &v1.MemoryStatus{
-			GuestAtBoot: ptr.To(resource.MustParse("1Gi")), GuestCurrent: ptr.To(resource.MustParse(memory)), GuestRequested: ptr.To(resource.MustParse(memory)),
-		}
-	}
-}
-
 // withoutCondition removes a condition.
 func withoutCondition(kind v1.VirtualMachineInstanceConditionType) func(*v1.VirtualMachineInstanceStatus) {
 	return func(s *v1.VirtualMachineInstanceStatus) { vmistatus.RemoveCondition(s, kind) }
@@ -43,12 +26,12 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 	var m *vmHarness
 	BeforeEach(func() { m = newVMHarness() })
 
-	small := func() *builder.VMI { return builder.MakeVMI("vm").CPU(1, 1, 1).Guest("1Gi").With(growable) }
+	small := func() *builder.VMI { return builder.MakeVMI("vm").CPU(1, 1, 1).Guest("1Gi").With(Growable) }
 	// runs starts a VM; its VMI runs with one socket and 1 GiB.
 	runs := func(template *builder.VMI) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(builder.MakeVM("vm").Template(template))
-		SetVMIStatus(vmi, v1.Running, revised(vmi), resized(1, "1Gi"))
+		SetVMIStatus(vmi, v1.Running, revised(vmi), Resized(1, "1Gi"))
 		return vm, vmi
 	}
 	// size changes the template.
@@ -60,7 +43,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 	}
 	expectRestart := func(vm *v1.VirtualMachine, message string) {
 		GinkgoHelper()
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
 	}
 
 	It("gives them to the running VMI, with its requests, and reports them as observed when the guest has them", func() {
@@ -68,7 +51,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		template := vm.Spec.Template.DeepCopy()
 		size(vm, 3, "2Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(vmi.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
 		Expect(vmi.Spec.Domain.Memory.Guest.String()).To(Equal("2Gi"))
 		Expect(vmi.Spec.Domain.Resources.Requests.Cpu().String()).To(Equal("400m"))
@@ -79,9 +62,9 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		m.events.Take()
 		m.expectQuiet(vm)
 
-		SetVMIStatus(vmi, v1.Running, resized(3, "1536Mi"))
+		SetVMIStatus(vmi, v1.Running, Resized(3, "1536Mi"))
 		m.expectQuiet(vm)
-		SetVMIStatus(vmi, v1.Running, resized(3, "2Gi"))
+		SetVMIStatus(vmi, v1.Running, Resized(3, "2Gi"))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
@@ -89,18 +72,18 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		By("taking memory back")
 		size(vm, 3, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
-		Expect(instance(vm).Spec.Domain.Resources.Requests.Memory().String()).To(Equal("1100Mi"))
+		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
+		Expect(InstanceOf(vm).Spec.Domain.Resources.Requests.Memory().String()).To(Equal("1100Mi"))
 	})
 
 	It("gives them to a VMI whose template had no CPUs", func() {
 		vm, _ := runs(builder.MakeVMI("vm").Guest("1Gi").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = nil }))
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1, Cores: 1, Threads: 1, MaxSockets: 4} // as the webhook does
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 2} })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	})
 
@@ -118,7 +101,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 			size(vm, tc.sockets, tc.memory)
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			expectRestart(vm, tc.message)
-			Expect(instance(vm).Spec).To(Equal(vmi.Spec))
+			Expect(InstanceOf(vm).Spec).To(Equal(vmi.Spec))
 		}
 		size(vm, 1, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
@@ -127,7 +110,7 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		By("removing CPUs, and memory that it was started with")
 		size(vm, 3, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		SetVMIStatus(vmi, v1.Running, resized(3, "2Gi"), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestAtBoot = ptr.To(resource.MustParse("2Gi")) })
+		SetVMIStatus(vmi, v1.Running, Resized(3, "2Gi"), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestAtBoot = ptr.To(resource.MustParse("2Gi")) })
 		size(vm, 2, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectRestart(vm, "Reduction of CPU socket count requires a restart")
@@ -149,31 +132,31 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 	It("waits for a guest that starts, and for one that migrates", func() {
 		vm := m.create(builder.MakeVM("vm").Template(small()))
 		m.expectReconciled(vm, firstStart...)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Scheduled, revised(vmi))
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		size(vm, 2, "2Gi")
 		_, err = m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1), "its Pod is for one")
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1), "its Pod is for one")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 
-		SetVMIStatus(vmi, v1.Running, resized(1, "1Gi"), func(s *v1.VirtualMachineInstanceStatus) {
+		SetVMIStatus(vmi, v1.Running, Resized(1, "1Gi"), func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		_, err = m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "HotPlugCPUError",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "HotPlugCPUError",
 			"CPU hotplug is not allowed while VMI is migrating"))
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))
 
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
 		_, err = m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
-		Expect(instance(vm).Spec.Domain.Memory.Guest.String()).To(Equal("2Gi"))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("2Gi"))
 	})
 
 	It("requires a restart while its Pod can have no other size, and not when the change is taken back", func() {
@@ -186,14 +169,14 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMemoryChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
 		size(vm, 1, "2Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))
 		SetVMIStatus(vmi, v1.Running, withoutCondition(v1.VirtualMachineInstanceVCPUChange))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		expectRestart(vm, "Memory-hotplug failed and is not available for this VM configuration: the node is full")
 
 		size(vm, 1, "1Gi")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
+		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
 		SetVMIStatus(vmi, v1.Running, withoutCondition(v1.VirtualMachineInstanceMemoryChange))
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
@@ -201,27 +184,20 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 	})
 
 	It("follows another instance type", func() {
-		ExpectCreated(anInstancetype(m.ns, "small", 2), anInstancetype(m.ns, "big", 4))
-		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewInstancetype(m.ns, "big", 4))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
 		m.expectReconciled(vm, append([]string{"create ControllerRevision"}, firstStart...)...)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		vmi.Spec.Domain.CPU.MaxSockets = 8 // as the webhook does
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		SetVMIStatus(vmi, v1.Running, revised(vmi), func(s *v1.VirtualMachineInstanceStatus) {
 			s.CurrentCPUTopology = &v1.CPUTopology{Sockets: 2, Cores: 1, Threads: 1}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		edit(ExpectExists(vm), func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
+		EditVM(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
 		m.expectReconciled(vm, "create ControllerRevision", "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(4))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(4))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
 	})
 })
-
-// edit updates a VM as its user does.
-func edit(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
-	GinkgoHelper()
-	change(vm)
-	Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-}

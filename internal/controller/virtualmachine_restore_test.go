@@ -42,11 +42,11 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
 		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", message))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", message))
 		Expect(vm.Status.RestoreInProgress).To(HaveValue(Equal("back")))
 		Expect(m.events.Take()).To(ConsistOf("Warning FailedCreate: Error creating virtual machine instance: " + message))
 		m.expectQuiet(vm)
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 		ExpectGone(DataVolume(m.ns, "root"))
 
 		unlock(vm)

@@ -115,7 +115,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.writes.Stale = nil
 		m.expectReconciled(vm, firstStart...)
 		Expect(m.revisions(vm)).To(HaveLen(1))
-		Expect(instance(vm).Spec.Domain.CPU.Cores).To(BeEquivalentTo(3))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Cores).To(BeEquivalentTo(3))
 	})
 
 	It("keeps the firmware's UUID and serial across starts, also for a revision without the recorded identity", func() {
@@ -136,7 +136,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		stop(vm, vmi)
 		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
 			"patch VirtualMachine/status")
-		vmi = instance(vm)
+		vmi = InstanceOf(vm)
 		Expect(*vmi.Spec.Domain.Firmware).To(Equal(first))
 
 		By("removing what the revision records, and the VM's record")
@@ -150,13 +150,13 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		stop(vm, vmi)
 		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
 			"patch VirtualMachine/status")
-		Expect(*instance(vm).Spec.Domain.Firmware).To(Equal(first), "the VM has a record of its own")
+		Expect(*InstanceOf(vm).Spec.Domain.Firmware).To(Equal(first), "the VM has a record of its own")
 		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-name"))
-		stop(vm, instance(vm))
+		stop(vm, InstanceOf(vm))
 		delete(ExpectExists(vm).Annotations, firmware.RecordAnnotation)
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine", "create VirtualMachineInstance", "patch VirtualMachine/status")
-		older := *instance(vm).Spec.Domain.Firmware
+		older := *InstanceOf(vm).Spec.Domain.Firmware
 		Expect(older.UUID).NotTo(Equal(first.UUID))
 		Expect(older.Serial).To(BeEmpty())
 	})
@@ -178,10 +178,10 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		other := copied("copy")
 		Expect(K8sClient.Create(ctx, other)).To(Succeed())
 		Expect(m.reconcile(other)).Error().NotTo(HaveOccurred())
-		Expect(*instance(other).Spec.Domain.Firmware).NotTo(Equal(identity))
+		Expect(*InstanceOf(other).Spec.Domain.Firmware).NotTo(Equal(identity))
 		record, found := firmware.RecordOf(other.Namespace, other.Name, ExpectExists(other).Annotations)
 		Expect(found).To(BeTrue())
-		Expect(string(instance(other).Spec.Domain.Firmware.UUID)).To(Equal(record.UUID))
+		Expect(string(InstanceOf(other).Spec.Domain.Firmware.UUID)).To(Equal(record.UUID))
 
 		By("deleting it and creating it again")
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
@@ -195,23 +195,23 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(K8sClient.Create(ctx, restored)).To(Succeed())
 		Expect(restored.UID).NotTo(Equal(before.UID))
 		Expect(m.reconcile(restored)).Error().NotTo(HaveOccurred())
-		Expect(*instance(restored).Spec.Domain.Firmware).To(Equal(identity))
+		Expect(*InstanceOf(restored).Spec.Domain.Firmware).To(Equal(identity))
 	})
 
 	It("requires a restart for a change that cannot be applied live, until the VM is stopped", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
-		Expect(instance(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
+		Expect(InstanceOf(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
 		m.events.Take()
 		m.expectQuiet(vm)
 
 		By("not applying a live-updatable change while another change needs a restart")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
+		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -239,7 +239,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 			t.ObjectMeta.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/evict": "true"}
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(vmi.Spec.NodeSelector).To(Equal(vm.Spec.Template.Spec.NodeSelector))
 		Expect(vmi.Spec.Tolerations).To(Equal(vm.Spec.Template.Spec.Tolerations))
 		Expect(vmi.Spec.Affinity).To(Equal(vm.Spec.Template.Spec.Affinity))
@@ -252,7 +252,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 			t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.Affinity, t.ObjectMeta.Annotations = nil, nil, nil, nil
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		vmi = instance(vm)
+		vmi = InstanceOf(vm)
 		Expect(vmi.Spec.NodeSelector).To(BeEmpty())
 		Expect(vmi.Spec.Tolerations).To(BeEmpty())
 		Expect(vmi.Spec.Affinity).To(BeNil())
@@ -263,12 +263,12 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	It("applies nothing to the running VMI with rollout strategy Stage", func() {
 		config := clusterconfig.Default()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": nodeSelector"))
-		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": nodeSelector"))
+		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 
 	It("does not apply changed labels to the running VMI, requires no restart for them, and does not report them as observed", func() {
@@ -277,28 +277,28 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
-		Expect(instance(vm).Labels).NotTo(HaveKey("tier"))
+		Expect(InstanceOf(vm).Labels).NotTo(HaveKey("tier"))
 		m.events.Take()
 		m.expectQuiet(vm)
 
 		By("applying a live-updatable change all the same")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
+		Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
 
 	It("applies labels and annotations that virt-controller's flags select", func() {
 		config := clusterconfig.Default()
 		config.LiveMetadata = podspec.LiveMetadata{Annotations: []string{"acme.example/*"}, Labels: []string{"tier", v1.NodeNameLabel}}
-		m.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.ObjectMeta.Labels = map[string]string{"tier": "web"}
 			t.ObjectMeta.Annotations = map[string]string{"acme.example/zone": "a"}
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		Expect(instance(vm).Labels).To(HaveKeyWithValue("tier", "web"))
-		Expect(instance(vm).Annotations).To(HaveKeyWithValue("acme.example/zone", "a"))
+		Expect(InstanceOf(vm).Labels).To(HaveKeyWithValue("tier", "web"))
+		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue("acme.example/zone", "a"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.events.Take()
 		m.expectQuiet(vm)
@@ -309,7 +309,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 			t.ObjectMeta.Annotations = nil
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(vmi.Labels).NotTo(Or(HaveKey("tier"), HaveKey("other"), HaveKeyWithValue(v1.NodeNameLabel, "elsewhere")))
 		Expect(vmi.Annotations).NotTo(HaveKey("acme.example/zone"))
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 2 instance 2"))
@@ -336,12 +336,12 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
 			"should not be changed during VMI migration"))
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
-		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
+		Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
 
 	It("does not update the VMI's generation before its status has the name of the old revision", func() {
@@ -354,7 +354,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
-		Expect(instance(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
+		Expect(InstanceOf(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
 		m.expectQuiet(vm)
 	})
 

@@ -54,7 +54,7 @@ func (m *vmHarness) settle(vm *v1.VirtualMachine) {
 // guest makes the next change that the agent and the VMI's reconciler would make, and reports whether there was one.
 func (m *vmHarness) guest(vm *v1.VirtualMachine) bool {
 	GinkgoHelper()
-	vmi := instanceKey(vm)
+	vmi := InstanceKey(vm)
 	if err := K8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi); err != nil {
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		return false
@@ -94,7 +94,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		}
 		for range rounds {
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
-			ExpectGone(instanceKey(vm))
+			ExpectGone(InstanceKey(vm))
 			Expect(callVerb(vm, "start", "{}")).To(Succeed())
 			m.settle(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
@@ -134,11 +134,11 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 			m.settle(vm)
 		}
 		for range rounds {
-			before := instance(vm).UID
+			before := InstanceOf(vm).UID
 			Expect(callVerb(vm, "restart", "{}")).To(Succeed())
 			m.settle(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
-			Expect(instance(vm).UID).NotTo(Equal(before))
+			Expect(InstanceOf(vm).UID).NotTo(Equal(before))
 		}
 	},
 		Entry(nil, v1.RunStrategyAlways),
@@ -168,7 +168,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		m.settle(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 		Expect(vm.RunStrategy()).To(Equal(strategy))
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 	}
 
 	DescribeTable("stays off if it is stopped during a restart", func(strategy, after v1.VirtualMachineRunStrategy) {
@@ -187,7 +187,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 			Expect(err).NotTo(HaveOccurred())
 			m.guest(vm)
 		}
-		ExpectGone(instanceKey(vm))
+		ExpectGone(InstanceKey(vm))
 		Expect(ExpectExists(vm).Status.StateChangeRequests).NotTo(BeEmpty(), "the start is yet to come")
 		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
 		expectStopped(vm, after)
@@ -204,7 +204,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 	DescribeTable("carries out no request that was made under another run strategy", func(before, after v1.VirtualMachineRunStrategy, keeps bool) {
 		vm := runs(before)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		Expect(callVerb(vm, "restart", "{}")).To(Succeed())
 		setStrategy(vm, after)
 		if !keeps {
@@ -213,7 +213,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		}
 		m.settle(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
-		Expect(instance(vm).UID).To(Equal(vmi.UID))
+		Expect(InstanceOf(vm).UID).To(Equal(vmi.UID))
 	},
 		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyHalted, false),
 		Entry(nil, v1.RunStrategyManual, v1.RunStrategyHalted, false),
@@ -265,7 +265,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
 		m.settle(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
-		Expect(instance(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
+		Expect(InstanceOf(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 		strategy, err := vm.RunStrategy()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(strategy).NotTo(Equal(v1.RunStrategyHalted))

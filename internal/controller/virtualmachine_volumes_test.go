@@ -47,7 +47,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 			vm.Spec.UpdateVolumesStrategy = ptr.To(strategy)
 		}))
 		m.expectReconciled(vm, firstStart...)
-		vmi := instance(vm)
+		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, Running, revised(vmi), described)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		m.events.Take()
@@ -70,7 +70,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 	}
 	names := func(vm *v1.VirtualMachine) string {
 		GinkgoHelper()
-		return instance(vm).Spec.Volumes[0].PersistentVolumeClaim.ClaimName
+		return InstanceOf(vm).Spec.Volumes[0].PersistentVolumeClaim.ClaimName
 	}
 	// moving returns a VM whose VMI waits for its migration to another claim.
 	moving := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
@@ -84,7 +84,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		m.expectReconciledInOrder(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
 		m.events.Take()
 		m.expectQuiet(vm)
-		return ExpectExists(vm), instance(vm)
+		return ExpectExists(vm), InstanceOf(vm)
 	}
 	migrating := func(s *v1.VirtualMachineInstanceStatus) {
 		s.NodeName = "here"
@@ -132,7 +132,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		m.writes.Fail = nil
 		m.writes.Take()
 		Expect(ExpectExists(vm).Status.VolumeUpdateState).NotTo(BeNil())
-		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "2"))
+		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "2"))
 		settle(vm)
 		Expect(ExpectExists(vm).Status.VolumeUpdateState).To(BeNil())
 
@@ -181,7 +181,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, _ := moving()
 		use(vm, "third")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
 			"error encountered while handling volumes update requests: volumes cannot be updated: "+
 				"The volume can only be reverted to the previous version during the update"))
 		Expect(names(vm)).To(Equal("new"))
@@ -191,7 +191,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
 			"error encountered while handling volumes update requests: volumes cannot be updated: PersistentVolumeClaim "+m.ns+
 				"/new of volume data does not exist, waiting for it"))
 		claim("new", "1Gi")
@@ -206,7 +206,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		SetVMIStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
 		Expect(names(vm)).To(Equal("old"))
 		Expect(vm.Status.VolumeUpdateState).To(BeNil())
 	},
@@ -222,7 +222,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		claim("new", "1Gi")
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"the volumes replacement is effective only after restart: volumes[data].persistentVolumeClaim.claimName"))
 		m.expectQuiet(vm)
 	})
@@ -234,7 +234,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		removeFinalizer(vmi)
 		settle(vm)
 		ExpectGone(vmi)
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineManualRecoveryRequired, corev1.ConditionTrue,
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineManualRecoveryRequired, corev1.ConditionTrue,
 			"VMI was removed or was final during the volume migration",
 			"spec.template.spec.volumes"))
 

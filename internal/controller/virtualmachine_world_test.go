@@ -10,11 +10,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -44,7 +41,7 @@ func newVMHarness() *vmHarness {
 	m := &vmHarness{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
 		Client: m.writes, APIReader: AsController, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
+		Config: FixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
 	}
 	return m
 }
@@ -58,24 +55,19 @@ func (m *vmHarness) create(b *builder.VM) *v1.VirtualMachine {
 }
 
 func (m *vmHarness) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
-	return m.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
+	return Reconcile(m.Reconciler, vm)
 }
 
 // expectReconciled reconciles once and expects exactly these writes, in any order.
 func (m *vmHarness) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
 	GinkgoHelper()
-	result, err := m.reconcile(vm)
-	Expect(err).NotTo(HaveOccurred())
-	m.writes.ExpectWritten(writes...)
-	return result
+	return m.writes.ExpectReconciled(m.Reconciler, vm, writes...)
 }
 
 // expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
 func (m *vmHarness) expectReconciledInOrder(vm *v1.VirtualMachine, writes ...string) {
 	GinkgoHelper()
-	_, err := m.reconcile(vm)
-	Expect(err).NotTo(HaveOccurred())
-	m.writes.ExpectWrittenInOrder(writes...)
+	m.writes.ExpectReconciledInOrder(m.Reconciler, vm, writes...)
 }
 
 func (m *vmHarness) expectQuiet(vm *v1.VirtualMachine) {
@@ -89,16 +81,11 @@ func (m *vmHarness) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachi
 	GinkgoHelper()
 	vm := m.create(b)
 	m.expectReconciled(vm, firstStart...)
-	vmi := instance(vm)
+	vmi := InstanceOf(vm)
 	SetVMIStatus(vmi, v1.Running, Running)
 	m.expectReconciled(vm, "patch VirtualMachine/status")
 	m.events.Take()
 	return ExpectExists(vm), vmi
-}
-
-func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
-	GinkgoHelper()
-	return ExpectExists(instanceKey(vm))
 }
 
 // changeTemplate changes a VM's template, as a user does.
@@ -113,11 +100,7 @@ func generationsOf(vm *v1.VirtualMachine) string {
 	GinkgoHelper()
 	ExpectExists(vm)
 	return fmt.Sprintf("generation %d desired %d observed %d instance %s", vm.Generation, vm.Status.DesiredGeneration,
-		vm.Status.ObservedGeneration, instance(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
-}
-
-func instanceKey(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
-	return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
+		vm.Status.ObservedGeneration, InstanceOf(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
 }
 
 // removeFinalizer removes the finalizer of the VMI's reconciler, as that does when the Pod is gone.
@@ -126,18 +109,6 @@ func removeFinalizer(vmi *v1.VirtualMachineInstance) {
 	ExpectExists(vmi)
 	controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
 	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-}
-
-func haveVMCondition(kind v1.VirtualMachineConditionType, status corev1.ConditionStatus, reason, message string,
-) gomegatypes.GomegaMatcher {
-	return WithTransform(func(vm *v1.VirtualMachine) string {
-		for _, c := range vm.Status.Conditions {
-			if c.Type == kind {
-				return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
-			}
-		}
-		return "none"
-	}, And(HavePrefix("%s %s ", status, reason), ContainSubstring(message)))
 }
 
 func haveNoVMCondition(kind v1.VirtualMachineConditionType) gomegatypes.GomegaMatcher {

@@ -41,7 +41,7 @@ var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
 			ExpectStatus(pvc)
 			vmi := w.create(builder.MakeVMI("vm-"+name).PVC("root", name))
 			w.expectReconciled(vmi, "create Pod")
-			setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+			SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 			return *ExpectExists(vmi).Status.VolumeStatus[0].PersistentVolumeClaimInfo.FilesystemOverhead
 		}

@@ -43,10 +43,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(pod.Labels).To(HaveKeyWithValue("app", "web"))
 		w.expectQuiet(vmi)
 
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 		w.expectQuiet(vmi)
 
-		pod = setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		pod = SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		// The status is last: from phase Scheduled on the agent starts the guest, which it finds by the labels.
 		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
@@ -62,7 +62,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(vmi.Status.RuntimeUser).To(BeEquivalentTo(launcherpod.QEMUUser))
 		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix))
 		Expect(vmi.Status.QOSClass).To(HaveValue(Equal(corev1.PodQOSBurstable)))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, ""))
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, ""))
 		var stamps []v1.VirtualMachineInstancePhase
 		for _, stamp := range vmi.Status.PhaseTransitionTimestamps {
 			stamps = append(stamps, stamp.Phase)
@@ -70,7 +70,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(stamps).To(Equal([]v1.VirtualMachineInstancePhase{v1.Pending, v1.Scheduling, v1.Scheduled}))
 		w.expectQuiet(vmi)
 
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		w.expectQuiet(vmi)
 
 		By("copying the label of an outdated launcher to the Pod, and removing it")
@@ -89,7 +89,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("writes the Pod once when it is assigned, also with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		stale := setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		stale := SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		assigned := ExpectExists(PodOf(vmi)).ResourceVersion
 		w.writes.Stale = stale
@@ -130,17 +130,17 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		vmi := w.create(builder.MakeVMI("vm").Guest("1Ti"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.Take()
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
 			corev1.PodReasonUnschedulable, "Insufficient memory"))
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 	})
 
@@ -148,16 +148,16 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "nowhere"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.Take()
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ErrImagePull", "no such host"))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ErrImagePull: ")))
 		w.expectQuiet(vmi)
 
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
 	It("waits for a claim, with the reason, and describes the claim in the status when the Pod is assigned", func() {
@@ -165,9 +165,9 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedPvcNotFound", w.ns+"/claim"))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
 			corev1.PodReasonUnschedulable, w.ns+"/claim"))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedPvcNotFound: ")))
 		w.expectQuiet(vmi)
@@ -178,12 +178,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectCreated(pvc)
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(PodOf(vmi)).Spec.Containers[0].VolumeDevices).To(HaveLen(1))
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 
 		pvc.Status = builder.MakePVC("claim").Bound("2Gi").Obj().Status
 		ExpectStatus(pvc)
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
 		Expect(vmi.Status.VolumeStatus).To(HaveLen(1))
@@ -196,7 +196,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.Preallocated).To(BeTrue())
 
 		By("following the claim's new capacity")
-		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			Running(status)
 			status.VolumeStatus[0].Target = "vda"
 		})
@@ -223,7 +223,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring(message)))
 		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)), "nothing else triggers a retry")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedCreate", message))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
 		w.writes.Take()
@@ -234,7 +234,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 		w.writes.Fail = nil
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	},
 		Entry("because of a quota", apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("exceeded quota")), "exceeded quota"),
 		Entry("because of a LimitRange", apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "x", field.ErrorList{
@@ -263,10 +263,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("does not assign a VMI twice with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Stale = ExpectExists(vmi).DeepCopy()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		w.events.Take()
 
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance") // which the API server refuses
@@ -285,7 +285,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectCreated(pod)
 		_, err = w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring("belongs to another owner")))
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedCreate", pod.Name))
 	})
 
@@ -303,7 +303,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(err).NotTo(HaveOccurred())
 			forge(pod, &pod.OwnerReferences[0])
 			ExpectCreated(pod)
-			setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+			SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 			_, err = w.reconcile(vmi)
 			Expect(err).To(MatchError(ContainSubstring("belongs to another owner")), name)
 			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
@@ -312,7 +312,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 			w.writes.Take()
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			w.advance(shownFor)
+			w.advance(ShownFor)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			Expect(ExpectExists(pod).DeletionTimestamp).To(BeNil(), name)
 		}
@@ -333,7 +333,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			_, err = w.reconcile(vmi)
 			Expect(err).To(MatchError(ContainSubstring(pod.Name+" already is a launcher")), name)
 			Expect(w.writes.Take()).NotTo(ContainElement("create Pod"), name)
-			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", pod.Name))
+			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", pod.Name))
 
 			By("continuing when that has finished")
 			pod.Status.Phase = corev1.PodFailed
@@ -357,7 +357,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectExists(vmi)
 
 		Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
-		w.advance(shownFor)
+		w.advance(ShownFor)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 	})
@@ -375,7 +375,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("reconciles again after a conflict", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Fail = func(request string) error {
 			if request == "patch VirtualMachineInstance/status" {
 				return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", ErrInjected)
@@ -395,7 +395,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("closes the Pod's readiness gate while the guest is paused", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		pause := func(status corev1.ConditionStatus) {
-			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
 					Type: v1.VirtualMachineInstancePaused, Status: status,
 				}, metav1.Now())
@@ -410,7 +410,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			return ""
 		}
 		Expect(gate()).To(Equal(corev1.ConditionTrue))
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		pause(corev1.ConditionTrue)
 		w.expectReconciled(vmi, "patch Pod/status")
 		Expect(gate()).To(Equal(corev1.ConditionFalse))
@@ -424,7 +424,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		vmi := w.create(builder.MakeVMI("vm").Volume("answers", v1.VolumeSource{}))
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring("terminal error")))
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedCreate", "volume answers"))
 	})
 
@@ -435,7 +435,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	})
 
 	It("requests neither KVM nor vhost-net with emulation", func() {
-		config := w.Config.(fixedConfig)
+		config := w.Config.(FixedConfig)
 		config.UseEmulation = true
 		w.Config = config
 		vmi := w.create(builder.MakeVMI("vm").Masquerade())

@@ -31,7 +31,7 @@ var _ = Describe("An evicted VMI", func() {
 	It("keeps what the webhook wrote", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		w.expectQuiet(vmi)
 		evict(vmi)
 		w.expectQuiet(vmi)
@@ -41,12 +41,12 @@ var _ = Describe("An evicted VMI", func() {
 	It("loses the eviction's condition and annotation when evacuationNodeName is removed", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		evict(vmi)
 		marked := ExpectExists(vmi).DeepCopy()
 		Expect(K8sClient.Status().Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"evacuationNodeName":null}}`)))).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
 		Expect(eviction.IsAnnotated(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeFalse())
 		w.expectQuiet(vmi)
 
@@ -65,15 +65,15 @@ var _ = Describe("An evicted VMI", func() {
 	It("gets the condition whichever client sets evacuationNodeName, and loses both if the guest is on another node", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		ExpectExists(vmi).Status.EvacuationNodeName = "node-1"
 		ExpectStatus(vmi)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceEvictionRequested, corev1.ConditionTrue, "EvictionRequested", "node-1"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceEvictionRequested, corev1.ConditionTrue, "EvictionRequested", "node-1"))
 		vmi.Status.EvacuationNodeName = "node-0"
 		ExpectStatus(vmi)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
+		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
 	})
 })

@@ -38,14 +38,14 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 		vmi := w.create(dedicated())
 		w.expectReconciled(vmi, "create Pod")
 		w.makeBurstable(vmi)
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.events.Take()
 
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		vmi = ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(virtualmachineinstance.ReasonFailedGuarantee))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, "Burstable and not Guaranteed"))
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, "Burstable and not Guaranteed"))
 		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning FailedGuaranteeResources: ")))
 
 		w.expectReconciled(vmi, "delete Pod")

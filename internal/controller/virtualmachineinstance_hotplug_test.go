@@ -30,7 +30,7 @@ func newPlugWorld() plugWorld {
 	w := newWorld()
 	config := w.Config.Current()
 	config.HotplugVolumes = true
-	w.Config = fixedConfig{Config: config}
+	w.Config = FixedConfig{Config: config}
 	return plugWorld{w}
 }
 
@@ -49,86 +49,27 @@ func (w plugWorld) claim(b *builder.PVC) *corev1.PersistentVolumeClaim {
 func (w plugWorld) runs(b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := w.assigned(b)
-	agent(vmi, Running)
+	ReportAsAgent(vmi, Running)
 	return ExpectExists(vmi)
-}
-
-// change changes the spec of a VMI as its VM does.
-func change(vmi *v1.VirtualMachineInstance, do func(*v1.VirtualMachineInstanceSpec)) {
-	GinkgoHelper()
-	ExpectExists(vmi)
-	do(&vmi.Spec)
-	Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-}
-
-// add adds a hotpluggable volume to a VMI.
-func add(vmi *v1.VirtualMachineInstance, name, claim string) {
-	GinkgoHelper()
-	with := builder.MakeVMI("x").Hotpluggable(name, claim).Obj()
-	change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
-		spec.Volumes = append(spec.Volumes, with.Spec.Volumes...)
-		spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, with.Spec.Domain.Devices.Disks...)
-	})
-}
-
-// remove removes a volume and its disk from a VMI.
-func remove(vmi *v1.VirtualMachineInstance, name string) {
-	GinkgoHelper()
-	change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
-		spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
-		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name })
-	})
-}
-
-// volume returns "phase reason: message" of a hotplugged volume, with the UID of its Pod if it has one, or "none".
-func volume(vmi *v1.VirtualMachineInstance, name string) string {
-	GinkgoHelper()
-	status := vmistatus.FindVolume(&ExpectExists(vmi).Status, name)
-	if !vmistatus.IsHotplugged(status) {
-		return "none"
-	}
-	out := string(status.Phase) + " " + status.Reason + ": " + status.Message
-	if vmistatus.IsAttachedToNode(status) {
-		out += " (ready)"
-	}
-	return out
-}
-
-// phase writes a phase of a hotplugged volume as the agent does.
-func phase(vmi *v1.VirtualMachineInstance, name string, to v1.VolumePhase, reason string) {
-	GinkgoHelper()
-	ExpectExists(vmi)
-	agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
-		of := vmistatus.FindVolume(status, name)
-		of.Phase, of.Reason, of.Message = to, reason, ""
-	})
-}
-
-// attachmentOf returns the attachment Pod of a volume.
-func attachmentOf(vmi *v1.VirtualMachineInstance, name string) *corev1.Pod {
-	launcher := ExpectExists(PodOf(vmi))
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.AttachmentName(launcher.UID, name)}}
 }
 
 // setAttachment sets the status of an attachment Pod as the kubelet does.
 func (w plugWorld) setAttachment(vmi *v1.VirtualMachineInstance, name string, to corev1.PodStatus) *corev1.Pod {
 	GinkgoHelper()
-	pod := ExpectExists(attachmentOf(vmi, name))
+	pod := ExpectExists(AttachmentOf(vmi, name))
 	pod.Status = to
 	Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 	return pod
 }
 
-var podIsReady = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-
 // attached plugs a volume until the guest has it.
 func (w plugWorld) attached(vmi *v1.VirtualMachineInstance, name string) {
 	GinkgoHelper()
 	w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-	w.setAttachment(vmi, name, podIsReady)
+	w.setAttachment(vmi, name, PodIsReady)
 	w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-	phase(vmi, name, v1.HotplugVolumeMounted, "VolumeMountedToPod")
-	phase(vmi, name, v1.VolumeReady, "VolumeReady")
+	SetVolumePhase(vmi, name, v1.HotplugVolumeMounted, "VolumeMountedToPod")
+	SetVolumePhase(vmi, name, v1.VolumeReady, "VolumeReady")
 	w.events.Take()
 	w.expectQuiet(vmi)
 }
@@ -141,11 +82,11 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
 		w.expectQuiet(vmi)
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		pod := ExpectExists(attachmentOf(vmi, "data"))
+		pod := ExpectExists(AttachmentOf(vmi, "data"))
 		created := "Created hotplug attachment pod " + pod.Name + ", for volume data"
-		Expect(volume(vmi, "data")).To(Equal("AttachedToNode SuccessfulCreate: " + created))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("AttachedToNode SuccessfulCreate: " + created))
 		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
 		status := vmistatus.FindVolume(&vmi.Status, "data")
 		Expect(status.HotplugVolume.AttachPodName).To(Equal(pod.Name))
@@ -154,14 +95,14 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 
 		By("telling the agent which Pod has the volume")
-		pod = w.setAttachment(vmi, "data", podIsReady)
+		pod = w.setAttachment(vmi, "data", PodIsReady)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HaveSuffix("(ready)"))
 		Expect(vmistatus.FindVolume(&vmi.Status, "data").HotplugVolume.AttachPodUID).To(Equal(pod.UID))
 		w.expectQuiet(vmi)
-		phase(vmi, "data", v1.HotplugVolumeMounted, "VolumeMountedToPod")
+		SetVolumePhase(vmi, "data", v1.HotplugVolumeMounted, "VolumeMountedToPod")
 		w.expectQuiet(vmi)
-		phase(vmi, "data", v1.VolumeReady, "VolumeReady")
+		SetVolumePhase(vmi, "data", v1.VolumeReady, "VolumeReady")
 		w.expectQuiet(vmi)
 
 		By("a restart of the Pod's container")
@@ -169,16 +110,16 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 
 		By("waiting for the agent before the Pod is deleted")
-		remove(vmi, "data")
+		Unplug(vmi, "data")
 		w.expectQuiet(vmi)
-		phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		SetVolumePhase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
 		deleted := "Deleted hotplug attachment pod " + pod.Name + ", for volume data"
-		Expect(volume(vmi, "data")).To(Equal("Detaching SuccessfulDelete: " + deleted + " (ready)"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("Detaching SuccessfulDelete: " + deleted + " (ready)"))
 		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulDelete: Deleted attachment pod "+pod.Name, "Normal SuccessfulDelete: "+deleted))
 		ExpectGone(pod)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
 		w.expectQuiet(vmi)
 	})
 
@@ -186,7 +127,7 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.claim(builder.MakePVC("files").Bound("2Gi"))
 		w.claim(builder.MakePVC("device").Bound("2Gi").Block())
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+		ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
 			for _, claim := range []string{"files", "device"} {
 				u := v1.UtilityVolume{Name: "to-" + claim}
 				u.ClaimName = claim
@@ -194,24 +135,24 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 			}
 		})
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "to-device")).To(Equal("Bound PVCNotReady: PVC device has volumeMode Block, " +
+		Expect(HotpluggedVolume(vmi, "to-device")).To(Equal("Bound PVCNotReady: PVC device has volumeMode Block, " +
 			"and no file system for the files of a backup or memory dump"))
-		pod := w.setAttachment(vmi, "to-files", podIsReady)
+		pod := w.setAttachment(vmi, "to-files", PodIsReady)
 		Expect(podspec.HasClaim(pod, "files")).To(BeTrue())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "to-files")).To(HaveSuffix("(ready)"))
-		phase(vmi, "to-files", v1.HotplugVolumeMounted, "VolumeMountedToPod")
+		Expect(HotpluggedVolume(vmi, "to-files")).To(HaveSuffix("(ready)"))
+		SetVolumePhase(vmi, "to-files", v1.HotplugVolumeMounted, "VolumeMountedToPod")
 		w.events.Take()
 		w.expectQuiet(vmi)
-		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) { spec.UtilityVolumes = nil })
+		ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) { spec.UtilityVolumes = nil })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "to-device")).To(Equal("none"))
-		phase(vmi, "to-files", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		Expect(HotpluggedVolume(vmi, "to-device")).To(Equal("none"))
+		SetVolumePhase(vmi, "to-files", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files"),
 			HavePrefix("Normal SuccessfulDelete: Deleted attachment pod hp-volume-to-files")))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "to-files")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "to-files")).To(Equal("none"))
 		w.expectQuiet(vmi)
 	})
 
@@ -223,13 +164,13 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		launcher := ExpectExists(PodOf(vmi))
 		Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
 		Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "create Pod", "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
-		Expect(volume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
-		Expect(volume(vmi, "root")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
+		Expect(HotpluggedVolume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
+		Expect(HotpluggedVolume(vmi, "root")).To(Equal("none"))
 		Expect(vmi.Status.VolumeStatus).To(HaveLen(3))
-		device := ExpectExists(attachmentOf(vmi, "data")).Spec.Containers[0].VolumeDevices
+		device := ExpectExists(AttachmentOf(vmi, "data")).Spec.Containers[0].VolumeDevices
 		Expect(device).To(HaveLen(1))
 		Expect(device[0].DevicePath).To(HavePrefix("/path/data/"))
 		w.events.Take()
@@ -239,20 +180,20 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 	It("has the hotpluggable volumes in the launcher Pod as long as hotplug is off, and leaves them there", func() {
 		config := w.Config.Current()
 		config.HotplugVolumes = false
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
-		Expect(volume(vmi, "data")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
 		w.Config = newPlugWorld().Config
 		w.expectQuiet(vmi)
-		Expect(volume(vmi, "data")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
 	})
 
 	It("reports why a claim cannot be attached", func() {
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(Equal("Pending FailedPvcNotFound: PVC data-claim not found"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("Pending FailedPvcNotFound: PVC data-claim not found"))
 		Expect(w.events.Take()).To(ConsistOf("Warning FailedPvcNotFound: PVC data-claim not found"))
 		w.expectQuiet(vmi)
 
@@ -264,27 +205,27 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		lost.Status = status
 		ExpectStatus(lost)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(Equal("Pending PVCNotReady: PVC is in phase Lost"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("Pending PVCNotReady: PVC is in phase Lost"))
 
 		By("removing it: no agent has anything of it")
-		remove(vmi, "data")
+		Unplug(vmi, "data")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
 	})
 
 	It("creates the Pod for a claim that is bound when a Pod uses it, and tells its size before the agent mounts it", func() {
 		pvc := w.claim(builder.MakePVC("data-claim"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		w.setAttachment(vmi, "data", podIsReady)
+		w.setAttachment(vmi, "data", PodIsReady)
 		w.expectReconciled(vmi)
-		Expect(volume(vmi, "data")).NotTo(HaveSuffix("(ready)"))
+		Expect(HotpluggedVolume(vmi, "data")).NotTo(HaveSuffix("(ready)"))
 		ExpectExists(pvc)
 		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		ExpectStatus(pvc)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HaveSuffix("(ready)"))
 		Expect(vmistatus.FindVolume(&vmi.Status, "data").PersistentVolumeClaimInfo.Capacity.Storage().String()).To(Equal("1Gi"))
 	})
 
@@ -294,8 +235,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		ExpectCreated(dv)
 		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
 		pvc := w.claim(builder.MakePVC("data-claim"))
-		add(vmi, "data", "data-claim")
-		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+		Plug(vmi, "data", "data-claim")
+		ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
 			spec.Volumes[1].VolumeSource = v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "data-claim", Hotpluggable: true}}
 		})
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
@@ -303,27 +244,27 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		trigger := ExpectExists(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: podspec.TriggerName(launcher.UID, "data")}})
 		Expect(trigger.Annotations).To(HaveKey(v1.EphemeralProvisioningObject))
 		Expect(w.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created hotplug trigger pod for volume data"))
-		Expect(volume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
 		w.expectQuiet(vmi)
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
 		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		ExpectStatus(pvc)
 		w.expectReconciled(vmi, "create Pod", "delete Pod", "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode"))
 		ExpectGone(trigger)
 	})
 
 	It("reports why an attachment Pod does not start", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		w.events.Take()
 		w.setAttachment(vmi, "data", builder.MakePodStatus().Unschedulable("0/1 nodes are available: 1 node(s) had volume node affinity conflict").Obj())
 		w.advance(time.Minute)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(Equal("AttachedToNode Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("AttachedToNode Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
 		Expect(w.events.Take()).To(ConsistOf("Warning Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
 		w.expectQuiet(vmi)
 	})
@@ -331,14 +272,14 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 	It("creates an attachment Pod again that was evicted or deleted, and the guest keeps its disk", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.attached(vmi, "data")
 		first := w.setAttachment(vmi, "data", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"})
 		w.advance(time.Minute)
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(HavePrefix("Ready VolumeReady"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("Ready VolumeReady"))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		second := w.setAttachment(vmi, "data", podIsReady)
+		second := w.setAttachment(vmi, "data", PodIsReady)
 		Expect(second.UID).NotTo(Equal(first.UID))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(vmistatus.FindVolume(&ExpectExists(vmi).Status, "data").HotplugVolume.AttachPodUID).To(Equal(second.UID))
@@ -349,15 +290,15 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 	It("creates an attachment Pod less and less often that is deleted again and again", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.attached(vmi, "data")
 		deleted := func() (again bool) {
 			GinkgoHelper()
-			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, attachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, AttachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
 			result, err := w.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
 			w.writes.Take()
-			err = K8sClient.Get(ctx, client.ObjectKeyFromObject(attachmentOf(vmi, "data")), &corev1.Pod{})
+			err = K8sClient.Get(ctx, client.ObjectKeyFromObject(AttachmentOf(vmi, "data")), &corev1.Pod{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
 			if err != nil {
 				Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", 2*time.Minute)))
@@ -376,11 +317,11 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		By("not delaying a volume that is unplugged and plugged")
 		w.advance(2 * time.Minute)
 		Expect(deleted()).To(BeTrue())
-		remove(vmi, "data")
-		phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		Unplug(vmi, "data")
+		SetVolumePhase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
 
@@ -388,37 +329,37 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
 		w.claim(builder.MakePVC("other-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.attached(vmi, "data")
-		remove(vmi, "data")
-		add(vmi, "data", "other-claim")
+		Unplug(vmi, "data")
+		Plug(vmi, "data", "other-claim")
 		w.expectQuiet(vmi)
-		phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+		SetVolumePhase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.expectReconciled(vmi, "delete Pod", "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(HavePrefix("Detaching"))
+		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("Detaching"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(volume(vmi, "data")).To(Equal("none"))
+		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(podspec.HasClaim(ExpectExists(attachmentOf(vmi, "data")), "other-claim")).To(BeTrue())
+		Expect(podspec.HasClaim(ExpectExists(AttachmentOf(vmi, "data")), "other-claim")).To(BeTrue())
 	})
 
 	It("does not let one volume that fails delay another, and repeats", func() {
 		w.claim(builder.MakePVC("a-claim").Bound("2Gi"))
 		w.claim(builder.MakePVC("b-claim").Bound("2Gi"))
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		add(vmi, "a", "a-claim")
-		add(vmi, "b", "b-claim")
-		foreign := attachmentOf(vmi, "a")
+		Plug(vmi, "a", "a-claim")
+		Plug(vmi, "b", "b-claim")
+		foreign := AttachmentOf(vmi, "a")
 		foreign.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}
 		ExpectCreated(foreign)
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring("belongs to another owner")))
-		Expect(volume(vmi, "b")).To(HavePrefix("AttachedToNode"))
-		Expect(volume(vmi, "a")).To(HavePrefix("Bound"))
+		Expect(HotpluggedVolume(vmi, "b")).To(HavePrefix("AttachedToNode"))
+		Expect(HotpluggedVolume(vmi, "a")).To(HavePrefix("Bound"))
 		Expect(K8sClient.Delete(ctx, foreign, client.GracePeriodSeconds(0))).To(Succeed())
 		_, err = w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(volume(vmi, "a")).To(HavePrefix("AttachedToNode"))
+		Expect(HotpluggedVolume(vmi, "a")).To(HavePrefix("AttachedToNode"))
 	})
 
 	It("deletes attachment Pods when the guest has ended, and those of which nothing else is left", func() {
@@ -432,10 +373,10 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectReconciled(vmi, "delete Pod")
 		ExpectGone(stray)
 
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		w.attached(vmi, "data")
-		pod := ExpectExists(attachmentOf(vmi, "data"))
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		pod := ExpectExists(AttachmentOf(vmi, "data"))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -30,19 +31,19 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionUnknown, "NotAllDVsReady",
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionUnknown, "NotAllDVsReady",
 			"Not all of the VMI's DVs are ready"))
 		w.expectQuiet(vmi)
 		ProvideClaim(dv, true)
 		FillDataVolume(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
 		ExpectGone(PodOf(vmi))
 		Expect(w.events.Take()).To(BeEmpty(), "a running import records no event")
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded, DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
 			"All of the VMI's DVs are bound and ready"))
 		pod := ExpectExists(PodOf(vmi))
 		var claims []string
@@ -76,14 +77,14 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ExpectExists(binder)
 		Expect(binder.Annotations).To(HaveKeyWithValue(v1.EphemeralProvisioningObject, "true"))
 		Expect(binder.Labels).NotTo(HaveKey("app"), "no Service selects it")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceProvisioning, corev1.ConditionTrue, "", ""))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceProvisioning, corev1.ConditionTrue, "", ""))
 		w.events.Take()
 		w.expectQuiet(vmi)
 
 		binder.Status = builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj()
 		ExpectStatus(binder)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
 		w.events.Take()
 
 		binder.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
@@ -91,7 +92,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		FillDataVolume(dv, "ImportInProgress")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceProvisioning))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceProvisioning))
 		ExpectGone(PodOf(vmi))
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
@@ -113,7 +114,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.clock.SetTime(binder.CreationTimestamp.Time)
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(result).NotTo(BeZero())
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", "low on memory"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", "low on memory"))
 		w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
 		w.expectReconciled(vmi, "delete Pod")
 		Eventually(func() []string {
@@ -153,7 +154,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
 			"DataVolume "+w.ns+"/root (UID "+string(dv.UID)+") does not exist"))
 	})
 
@@ -168,7 +169,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()), w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectGone(PodOf(vmi))
-			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
+			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
 				"(UID "+string(dv.UID)+") does not exist"))
 		}
 	})
@@ -186,7 +187,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.DataVolumes = NoDataVolumes{}
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",
 			"install the Containerized Data Importer (CDI)"))
 		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")

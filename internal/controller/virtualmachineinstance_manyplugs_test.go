@@ -33,18 +33,18 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		}
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
 		w.expectQuiet(vmi)
-		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+		ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
 			spec.Volumes = append(spec.Volumes, with.Obj().Spec.Volumes...)
 			spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, with.Obj().Spec.Domain.Devices.Disks...)
 		})
 		w.expectReconciled(vmi, append(slices.Repeat([]string{"create Pod"}, many-1), "patch VirtualMachineInstance/status")...)
-		Expect(volume(vmi, names[0])).To(Equal("Pending FailedPvcNotFound: PVC data-00 not found"))
+		Expect(HotpluggedVolume(vmi, names[0])).To(Equal("Pending FailedPvcNotFound: PVC data-00 not found"))
 		w.events.Take()
 		w.expectQuiet(vmi)
 
 		By("some Pods that get ready")
 		for _, name := range names[1:6] {
-			w.setAttachment(vmi, name, podIsReady)
+			w.setAttachment(vmi, name, PodIsReady)
 		}
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
@@ -55,11 +55,11 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 
 		By("the others, and one that fails")
 		for _, name := range names[6:11] {
-			w.setAttachment(vmi, name, podIsReady)
+			w.setAttachment(vmi, name, PodIsReady)
 		}
 		w.setAttachment(vmi, names[11], builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			for i := range status.VolumeStatus {
 				if v := &status.VolumeStatus[i]; vmistatus.IsAttachedToNode(v) {
 					v.Phase, v.Reason, v.Message = v1.VolumeReady, "VolumeReady", ""
@@ -70,10 +70,10 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 
 		By("unplugging all")
-		change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+		ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
 			spec.Volumes, spec.Domain.Devices.Disks = spec.Volumes[:1], spec.Domain.Devices.Disks[:1]
 		})
-		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			for i := range status.VolumeStatus {
 				if v := &status.VolumeStatus[i]; vmistatus.IsHotplugged(v) && v.Phase != v1.VolumePending {
 					v.Phase, v.Reason, v.Message = v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod", ""
@@ -82,7 +82,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		})
 		var pods []*corev1.Pod
 		for _, name := range names[1:] {
-			pods = append(pods, ExpectExists(attachmentOf(vmi, name)))
+			pods = append(pods, ExpectExists(AttachmentOf(vmi, name)))
 		}
 		w.expectReconciled(vmi, append(slices.Repeat([]string{"delete Pod"}, many-1), "patch VirtualMachineInstance/status")...)
 		for _, pod := range pods {
@@ -90,7 +90,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		}
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		for _, name := range names {
-			Expect(volume(vmi, name)).To(Equal("none"))
+			Expect(HotpluggedVolume(vmi, name)).To(Equal("none"))
 		}
 		w.events.Take()
 		w.expectQuiet(vmi)

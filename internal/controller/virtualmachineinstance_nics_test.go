@@ -18,33 +18,13 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-// withBlue adds an interface on a network of Multus.
-func withBlue(spec *v1.VirtualMachineInstanceSpec) {
-	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{
-		Name: "blue", InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
-	})
-	spec.Networks = append(spec.Networks, v1.Network{
-		Name: "blue", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "blue-net"}},
-	})
-}
-
-// inGuest reports the interfaces of a running guest, as the agent does.
-func inGuest(names ...string) func(*v1.VirtualMachineInstanceStatus) {
-	return func(s *v1.VirtualMachineInstanceStatus) {
-		s.Interfaces = nil
-		for _, name := range names {
-			s.Interfaces = append(s.Interfaces, v1.VirtualMachineInstanceNetworkInterface{Name: name, InfoSource: "domain, guest-agent"})
-		}
-	}
-}
-
 var _ = Describe("VMI with other interfaces", func() {
 	var w *world
 	BeforeEach(func() {
 		w = newWorld()
 		config := w.Config.Current()
 		config.MigratesWorkloads = true
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 	})
 	const networks, required = "k8s.v1.cni.cncf.io/networks", v1.VirtualMachineInstanceMigrationRequired
 	blue := launcherpod.SecondaryInterface("blue")
@@ -52,9 +32,9 @@ var _ = Describe("VMI with other interfaces", func() {
 	runs := func(migratable corev1.ConditionStatus) *v1.VirtualMachineInstance {
 		GinkgoHelper()
 		vmi := w.assigned(builder.MakeVMI("vm").Masquerade())
-		agent(vmi, Running)
-		agent(vmi, inGuest("default"))
-		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable", "claim data is not shared"))
+		ReportAsAgent(vmi, Running)
+		ReportAsAgent(vmi, InGuest("default"))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable", "claim data is not shared"))
 		w.expectQuiet(vmi)
 		return ExpectExists(vmi)
 	}
@@ -77,34 +57,34 @@ var _ = Describe("VMI with other interfaces", func() {
 
 	It("requests a new network for its Pod, and migrates if nothing attaches it within 15 seconds", func() {
 		vmi := runs(corev1.ConditionTrue)
-		change(vmi, withBlue)
+		change(vmi, WithBlueNetwork)
 		result := w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically("<=", 15*time.Second))
 		Expect(result.RequeueAfter).To(BeNumerically(">", 10*time.Second))
 		Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue(networks,
 			fmt.Sprintf(`[{"name":"blue-net","namespace":%q,"interface":%q}]`, w.ns, blue)))
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", "networks blue"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", "networks blue"))
 		w.expectQuiet(vmi)
 
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "the guest migrates"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "the guest migrates"))
 		w.expectQuiet(vmi)
 
 		By("being attached after all")
 		multus(vmi, "eth0", blue)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 		w.expectQuiet(vmi)
 	})
 
 	It("says that it needs a restart if the guest does not migrate", func() {
 		vmi := runs(corev1.ConditionFalse)
-		change(vmi, withBlue)
+		change(vmi, WithBlueNetwork)
 		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 		w.expectQuiet(vmi)
 
 		By("taking the interface back")
@@ -112,53 +92,53 @@ var _ = Describe("VMI with other interfaces", func() {
 			s.Networks, s.Domain.Devices.Interfaces = s.Networks[:1], s.Domain.Devices.Interfaces[:1]
 		})
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 	})
 
 	It("migrates at once for another network of an interface that it has, or says that it needs a restart", func() {
 		vmi := runs(corev1.ConditionTrue)
-		change(vmi, withBlue)
+		change(vmi, WithBlueNetwork)
 		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		multus(vmi, "eth0", blue)
-		agent(vmi, inGuest("default", "blue"))
+		ReportAsAgent(vmi, InGuest("default", "blue"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 
 		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "red-net" })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
 			"other networks for the interfaces blue: the guest migrates"))
 		w.expectQuiet(vmi)
-		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 
 		By("taking the change back")
 		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "blue-net" })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 		w.expectQuiet(vmi)
 	})
 
 	It("leaves the network of an absent interface to its Pod until the guest has released the interface", func() {
 		vmi := runs(corev1.ConditionTrue)
-		change(vmi, withBlue)
+		change(vmi, WithBlueNetwork)
 		multus(vmi, "eth0", blue)
-		agent(vmi, inGuest("default", "blue"))
+		ReportAsAgent(vmi, InGuest("default", "blue"))
 		w.expectQuiet(vmi)
 
 		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent })
 		w.expectQuiet(vmi)
-		agent(vmi, inGuest("default"))
+		ReportAsAgent(vmi, InGuest("default"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", blue))
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", blue))
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", blue))
+		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", blue))
 
 		By("being detached")
 		multus(vmi, "eth0")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(required))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 	})
 })

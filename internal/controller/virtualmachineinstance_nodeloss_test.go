@@ -17,28 +17,6 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-// makeUnresponsive marks a Node as the Node reconciler does when the agent stops responding, and sets the kubelet's readiness.
-func makeUnresponsive(name string, kubelet corev1.ConditionStatus) *corev1.Node {
-	GinkgoHelper()
-	host := ExpectExists(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "false")
-	metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.UnresponsiveAnnotation, time.Now().UTC().Format(time.RFC3339))
-	Expect(K8sClient.Update(ctx, host)).To(Succeed())
-	host.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: kubelet}}
-	Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
-	return ExpectExists(host)
-}
-
-// declareOutOfService adds the taint that the VMI's condition advises.
-func declareOutOfService(host *corev1.Node) {
-	GinkgoHelper()
-	host = ExpectExists(host)
-	host.Spec.Taints = append(host.Spec.Taints, corev1.Taint{
-		Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute,
-	})
-	Expect(K8sClient.Update(ctx, host)).To(Succeed())
-}
-
 var _ = Describe("A lost node", func() {
 	const patchStatus = "patch VirtualMachineInstance/status"
 	var (
@@ -51,17 +29,17 @@ var _ = Describe("A lost node", func() {
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(K8sClient.Create(ctx, host)).To(Succeed())
 		vmi = w.assignedTo(host.Name, builder.MakeVMI("vm"))
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 	})
 
 	It("does not end its VMI, which reports how to take the node out of service", func() {
-		makeUnresponsive(host.Name, corev1.ConditionUnknown)
+		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, node.ReasonNodeUnresponsive, host.Name))
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, node.ReasonNodeUnresponsive, host.Name))
 		Expect(w.events.Take()).To(ConsistOf(ContainSubstring("may still run")))
 		w.expectQuiet(vmi)
 		w.advance(time.Hour)
@@ -72,14 +50,14 @@ var _ = Describe("A lost node", func() {
 		metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "true")
 		Expect(K8sClient.Update(ctx, host)).To(Succeed())
 		w.expectReconciled(vmi, patchStatus)
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
 		Expect(vmi.Status.Reason).To(BeEmpty())
 	})
 
 	It("is not lost while its kubelet responds, even with the taint", func() {
-		declareOutOfService(makeUnresponsive(host.Name, corev1.ConditionTrue))
+		DeclareOutOfService(MakeUnresponsive(host.Name, corev1.ConditionTrue))
 		w.expectReconciled(vmi, patchStatus)
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonAgentSilent, "has no effect while the kubelet responds"))
 		w.events.Take()
 		w.expectQuiet(vmi)
@@ -87,14 +65,14 @@ var _ = Describe("A lost node", func() {
 	})
 
 	It("is not lost while its agent responds", func() {
-		declareOutOfService(host)
+		DeclareOutOfService(host)
 		w.expectQuiet(vmi)
 	})
 
 	It("fails its VMI when it is declared out of service", func() {
-		makeUnresponsive(host.Name, corev1.ConditionUnknown)
+		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
-		declareOutOfService(host)
+		DeclareOutOfService(host)
 		w.events.Take()
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
@@ -104,30 +82,30 @@ var _ = Describe("A lost node", func() {
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
+		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
 		w.events.Take()
 		w.expectQuiet(vmi)
 	})
 
 	It("removes a deleted VMI when it is declared out of service", func() {
-		makeUnresponsive(host.Name, corev1.ConditionUnknown)
+		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).NotTo(BeNil())
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "It is shut down when the node is back"))
-		declareOutOfService(host)
+		DeclareOutOfService(host)
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		ExpectGone(PodOf(vmi))
 		w.expectReconciled(vmi, patchStatus)
-		w.advance(shownFor)
+		w.advance(ShownFor)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 	})
 
 	It("does not end the VMI while the Pod cannot be deleted", func() {
-		makeUnresponsive(host.Name, corev1.ConditionUnknown)
-		declareOutOfService(host)
+		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
+		DeclareOutOfService(host)
 		w.writes.Fail = func(request string) error {
 			if request == "delete Pod" {
 				return ErrInjected
@@ -157,15 +135,15 @@ var _ = Describe("A node that is lost during a migration", func() {
 	})
 
 	It("does not end the VMI or the target's Pod while the source's guest may run", func() {
-		makeUnresponsive(m.node("a"), corev1.ConditionUnknown)
+		MakeUnresponsive(m.node("a"), corev1.ConditionUnknown)
 		m.reconcileAll(vmim)
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(ExpectExists(m.target(vmi, vmim)).DeletionTimestamp).To(BeNil())
 	})
 
 	It("deletes the target's Pod before the VMI fails, when the source is out of service", func() {
-		declareOutOfService(makeUnresponsive(m.node("a"), corev1.ConditionUnknown))
+		DeclareOutOfService(MakeUnresponsive(m.node("a"), corev1.ConditionUnknown))
 		target := ExpectExists(m.target(vmi, vmim))
 		m.reconcileAll(vmim)
 		ExpectGone(own)
@@ -178,7 +156,7 @@ var _ = Describe("A node that is lost during a migration", func() {
 
 	It("keeps the guest on the source when the target is out of service", func() {
 		target := ExpectExists(m.target(vmi, vmim))
-		declareOutOfService(makeUnresponsive(m.node("b"), corev1.ConditionUnknown))
+		DeclareOutOfService(MakeUnresponsive(m.node("b"), corev1.ConditionUnknown))
 		m.reconcileAll(vmim)
 		ExpectGone(target)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))

@@ -37,11 +37,11 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 	})
 	refuse := func() ctrl.Result {
 		GinkgoHelper()
-		first = setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		first = SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.clock.SetTime(first.CreationTimestamp.Time)
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reason, message))
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reason, message))
 		Expect(w.events.Take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("created again"))))
 		return result
 	}
@@ -56,10 +56,10 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
 		Expect(ExpectExists(PodOf(vmi)).UID).NotTo(Equal(first.UID))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 	})
@@ -68,7 +68,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		w.advance(10 * time.Second)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 
@@ -139,9 +139,9 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 	})
 
 	It("fails with its Pod if the Pod was assigned", func() {
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Refused(reason, message))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(reason))
@@ -153,7 +153,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		for range 2 {
 			_, err := w.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
-			w.advance(shownFor)
+			w.advance(ShownFor)
 		}
 		ExpectGone(PodOf(vmi))
 		ExpectGone(vmi)

@@ -38,10 +38,10 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	// runs starts a guest with one socket and 1 GiB.
 	runs := func(b *builder.VMI) *v1.VirtualMachineInstance {
 		GinkgoHelper()
-		vmi := w.assigned(b.CPU(1, 1, 1).Guest("1Gi").With(growable))
-		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+		vmi := w.assigned(b.CPU(1, 1, 1).Guest("1Gi").With(Growable))
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			Running(s)
-			resized(1, "1Gi")(s)
+			Resized(1, "1Gi")(s)
 		})
 		w.expectQuiet(vmi)
 		return ExpectExists(vmi)
@@ -55,7 +55,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	}
 	has := func(vmi *v1.VirtualMachineInstance, sockets uint32, memory string) {
 		GinkgoHelper()
-		agent(ExpectExists(vmi), resized(sockets, memory))
+		ReportAsAgent(ExpectExists(vmi), Resized(sockets, memory))
 	}
 	// kubelet reports a state of the resize, or none.
 	kubelet := func(vmi *v1.VirtualMachineInstance, kind corev1.PodConditionType, reason, message string, since time.Time) {
@@ -96,18 +96,18 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		Expect(grown - before).To(BeEquivalentTo(1024 + 2 + 2*3))
 		pod := ExpectExists(PodOf(vmi))
 		Expect(pod.Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "3"), HaveKeyWithValue(resize.MemoryAnnotation, "2147483648")))
-		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionTrue, "", ""), haveCondition(memory, corev1.ConditionTrue, "", "")))
+		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveCondition(memory, corev1.ConditionTrue, "", "")))
 		w.expectQuiet(vmi)
 
 		has(vmi, 3, "1536Mi")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(And(haveNoCondition(cpus), haveCondition(memory, corev1.ConditionTrue, "", "")))
-		agent(ExpectExists(vmi), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestRequested = ptr.To(resource.MustParse("2Gi")) })
+		Expect(ExpectExists(vmi)).To(And(HaveNoCondition(cpus), HaveCondition(memory, corev1.ConditionTrue, "", "")))
+		ReportAsAgent(ExpectExists(vmi), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestRequested = ptr.To(resource.MustParse("2Gi")) })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(memory, corev1.ConditionTrue, resize.ReasonGuest, "virtio_mem"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(memory, corev1.ConditionTrue, resize.ReasonGuest, "virtio_mem"))
 		has(vmi, 3, "2Gi")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(And(haveNoCondition(cpus), haveNoCondition(memory)))
+		Expect(ExpectExists(vmi)).To(And(HaveNoCondition(cpus), HaveNoCondition(memory)))
 		w.expectQuiet(vmi)
 
 		By("taking memory back")
@@ -119,7 +119,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
 		_, shrunk := requests(vmi)
 		Expect(shrunk).To(Equal(before + 6))
-		Expect(ExpectExists(vmi)).To(haveNoCondition(memory))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(memory))
 		w.expectQuiet(vmi)
 	})
 
@@ -156,14 +156,14 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		wants(limited, 1, "4Gi")
 		result := w.expectReconciled(limited, resizes, "patch VirtualMachineInstance/status")
 		Expect(result).NotTo(BeZero())
-		Expect(ExpectExists(limited)).To(haveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
+		Expect(ExpectExists(limited)).To(HaveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
 		Expect(ExpectExists(PodOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
 		w.expectReconciled(limited, resizes)
 
 		By("taking the change back")
 		wants(limited, 1, "2Gi")
 		w.expectReconciled(limited, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(limited)).To(haveNoCondition(memory))
+		Expect(ExpectExists(limited)).To(HaveNoCondition(memory))
 	})
 
 	It("reports what the kubelet says, and returns what a change that was taken back does not need", func() {
@@ -175,22 +175,22 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu", since)
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically("~", resize.Patience, 2*time.Second))
-		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionTrue, resize.ReasonDeferred, "Node didn't have enough resource: cpu"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonDeferred, "Node didn't have enough resource: cpu"))
 		w.expectReconciled(vmi)
 
 		By("giving up after some time, because it cannot migrate")
-		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
 		w.advance(resize.Patience + time.Second)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
-			haveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
+			HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
 
 		wants(vmi, 1, "1Gi")
 		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
 		cpu, memory := requests(vmi)
 		Expect(cpu).To(Equal(cpuBefore))
 		Expect(memory).To(Equal(memoryBefore))
-		Expect(ExpectExists(vmi)).To(haveNoCondition(cpus))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(cpus))
 		kubelet(vmi, "", "", "", since)
 		w.expectQuiet(vmi)
 	})
@@ -198,23 +198,23 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	It("migrates a guest that needs another Pod, if the cluster's configuration allows it", func() {
 		config := w.Config.Current()
 		config.MigratesWorkloads = true
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 		vmi := runs(builder.MakeVMI("vm"))
-		agent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		wants(vmi, 2, "1Gi")
 		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
 		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu", w.clock.Now())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(And(
-			haveCondition(cpus, corev1.ConditionTrue, resize.ReasonMigration, "Node didn't have enough capacity: cpu"),
-			haveCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "Node didn't have enough capacity: cpu"),
+			HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonMigration, "Node didn't have enough capacity: cpu"),
+			HaveCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "Node didn't have enough capacity: cpu"),
 		))
 		w.expectQuiet(vmi)
 
 		By("not needing it any more")
 		kubelet(vmi, "", "", "", w.clock.Now())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(And(haveCondition(cpus, corev1.ConditionTrue, "", ""), haveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
 	})
 
 	It("needs another node if the whole node is too small", func() {
@@ -223,14 +223,14 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
 		wants(vmi, 2, "1Gi")
 		w.expectReconciledInOrder(vmi, resizes, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
 	})
 
 	It("does not resize Pods whose CPUs are dedicated", func() {
 		vmi := runs(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: true} }))
 		wants(vmi, 2, "1Gi")
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "dedicated CPUs"))
+		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "dedicated CPUs"))
 		w.expectQuiet(vmi)
 	})
 

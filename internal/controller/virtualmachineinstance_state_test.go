@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
@@ -36,7 +35,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		class := NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		claim := stateClaimOf(vmi)
+		claim := StateClaimOf(vmi)
 		Expect(claim.Name).To(MatchRegexp(`^persistent-state-for-vm-[0-9a-f]{5}$`))
 		Expect(claim.Labels).To(HaveKeyWithValue("persistent-state-for", "vm"))
 		Expect(metav1.IsControlledBy(claim, vm)).To(BeTrue())
@@ -48,10 +47,10 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 			HavePrefix("Normal SuccessfulCreate: Created PersistentVolumeClaim "+claim.Name),
 			HavePrefix("Normal SuccessfulCreate: Created virtual machine pod")))
 		pod := ExpectExists(PodOf(vmi))
-		Expect(stateOf(pod)).To(Equal(claim.Name))
+		Expect(StateClaimIn(pod)).To(Equal(claim.Name))
 		w.expectQuiet(vmi)
 
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		w.events.Take()
 		Expect(ExpectExists(vmi).Status.VolumeStatus).To(ConsistOf(v1.VolumeStatus{
@@ -76,31 +75,31 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(K8sClient.Status().Update(ctx, status)).To(Succeed())
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		Expect(stateClaimOf(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
+		Expect(StateClaimOf(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
 	})
 
 	It("uses the same claim at the next start, and another one for a new VM of the name", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, first := w.ofVM()
 		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
-		claim := stateClaimOf(first)
+		claim := StateClaimOf(first)
 		w.removeVMI(first)
 		again := w.create(PersistentVMI().OwnedBy(vm))
 		w.expectReconciled(again, "create Pod")
-		Expect(stateOf(ExpectExists(PodOf(again)))).To(Equal(claim.Name))
+		Expect(StateClaimIn(ExpectExists(PodOf(again)))).To(Equal(claim.Name))
 
 		w.removeVMI(again)
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		_, other := w.ofVM()
 		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
-		Expect(stateOf(ExpectExists(PodOf(other)))).NotTo(Equal(claim.Name))
+		Expect(StateClaimIn(ExpectExists(PodOf(other)))).NotTo(Equal(claim.Name))
 	})
 
 	It("owns the claim if it has no VM", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vmi := w.create(PersistentVMI())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		Expect(metav1.IsControlledBy(stateClaimOf(vmi), vmi)).To(BeTrue())
+		Expect(metav1.IsControlledBy(StateClaimOf(vmi), vmi)).To(BeTrue())
 	})
 
 	It("creates no second claim with a stale cache", func() {
@@ -118,7 +117,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		restored.Labels = map[string]string{"persistent-state-for": "vm"}
 		ExpectCreated(restored)
 		w.expectReconciled(vmi, "create Pod")
-		Expect(stateOf(ExpectExists(PodOf(vmi)))).To(Equal("from-a-backup"))
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("from-a-backup"))
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
 	})
 
@@ -126,8 +125,8 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
-		claim := stateClaimOf(vmi)
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		claim := StateClaimOf(vmi)
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "PersistentVolumeClaim "+w.ns+"/"+claim.Name))
 		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning BackendStorageNotReady: ")))
 		w.expectQuiet(vmi)
@@ -137,35 +136,35 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		claim.Status.Phase = corev1.ClaimLost
 		ExpectStatus(claim)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "has lost its PersistentVolume"))
 
 		claim.Status.Phase = corev1.ClaimBound
 		ExpectStatus(claim)
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
 	It("waits for a storage class, and uses the configured one", func() {
 		_, vmi := w.ofVM()
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(result).NotTo(BeZero())
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no default StorageClass"))
 		w.events.Take()
 		w.expectQuiet(vmi)
 
 		config := w.Config.Current()
 		config.VMStateStorageClass = "configured-" + w.ns
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no StorageClass configured-"+w.ns))
 
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
-		Expect(stateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
+		Expect(StateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 	})
 
 	It("requeues while the storage class of its claim is missing", func() {
@@ -175,7 +174,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(K8sClient.Delete(ctx, class)).To(Succeed())
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "storage classes are not watched")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "there is no StorageClass "+class.Name))
 	})
 
@@ -186,7 +185,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		})
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		Expect(stateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
+		Expect(StateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
 	})
 
 	DescribeTable("reports why the claim cannot be created, and retries", func(refusal error, message string) {
@@ -201,7 +200,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring(message)), "an error, so that it is retried")
 		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)))
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", message))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
 		ExpectGone(PodOf(vmi))
@@ -229,13 +228,13 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		claims := &corev1.PersistentVolumeClaimList{}
 		Expect(K8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
 		Expect(claims.Items).To(HaveLen(1))
-		Expect(stateOf(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name))
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name))
 		Expect(w.UsersOfClaim(ctx, &claims.Items[0])).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		w.removeVMI(vmi)
 		vmi = w.create(named())
 		w.expectReconciled(vmi, "create Pod")
-		Expect(stateOf(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name), "the next start finds the claim")
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name), "the next start finds the claim")
 	})
 
 	It("creates no claim for a VMI that cannot start, or without persistent state", func() {
@@ -277,23 +276,4 @@ func (w *world) removeVMI(vmi *v1.VirtualMachineInstance) {
 	Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 	ExpectGone(vmi)
 	w.events.Take()
-}
-
-// stateClaimOf expects one state claim of a VMI and returns it.
-func stateClaimOf(vmi *v1.VirtualMachineInstance) *corev1.PersistentVolumeClaim {
-	GinkgoHelper()
-	list := &corev1.PersistentVolumeClaimList{}
-	Expect(K8sClient.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingLabels{"persistent-state-for": vmi.Name})).To(Succeed())
-	Expect(list.Items).To(HaveLen(1))
-	return &list.Items[0]
-}
-
-// stateOf returns the name of the state claim that a Pod uses.
-func stateOf(pod *corev1.Pod) string {
-	for _, volume := range pod.Spec.Volumes {
-		if volume.Name == launcherpod.StateVolume {
-			return volume.PersistentVolumeClaim.ClaimName
-		}
-	}
-	return ""
 }

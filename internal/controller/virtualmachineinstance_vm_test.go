@@ -24,7 +24,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
 		w.expectReconciled(vmi, "create Pod")
-		setLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
@@ -32,7 +32,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 	})
 
 	It("copies the labels and annotations that virt-controller's flags select to the Pod, except those that belong to the Pod", func() {
-		config := w.Config.(fixedConfig)
+		config := w.Config.(FixedConfig)
 		config.LiveMetadata = podspec.LiveMetadata{
 			Annotations: []string{"acme.example/*", "kubevirt.io/domain"}, Labels: []string{"tier", v1.AppLabel, v1.CreatedByLabel},
 		}

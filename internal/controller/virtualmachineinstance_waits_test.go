@@ -39,12 +39,12 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		installed := w.Config
 		config := clusterconfig.Default()
 		config.Images.Launcher = "registry.example/virt-launcher:v1"
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"KubeVirtNotFound", "no KubeVirt object in namespace kubevirt"))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
 			corev1.PodReasonUnschedulable, "no KubeVirt object"))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning KubeVirtNotFound: ")))
 		w.expectQuiet(vmi)
@@ -53,8 +53,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		ExpectCreated(builder.MakePVC("missing").Namespace(w.ns).Obj())
 		w.Config = installed
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 	})
 
 	It("creates its Pod with the limits that a quota of its namespace requires, also if the quota is created later", func() {
@@ -106,7 +106,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		config := w.Config.Current()
 		for name, expected := range map[string]bool{w.ns: true, "another": false} {
 			config.AutoCPULimitNamespaces = labels.SelectorFromSet(labels.Set{corev1.LabelMetadataName: name})
-			w.Config = fixedConfig{Config: config}
+			w.Config = FixedConfig{Config: config}
 			vmi := w.create(builder.MakeVMI("in-" + strconv.FormatBool(expected)))
 			w.expectReconciled(vmi, "create Pod")
 			_, limited := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
@@ -119,7 +119,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.example/gpu"}}
 		}))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FieldNotImplemented", "spec.domain.devices.gpus: Forbidden"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FieldNotImplemented: ")))
@@ -135,7 +135,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		readsNetworks := func() {
 			config := w.Config.Current()
 			config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{"ExternalNetResourceInjection"})
-			w.Config = fixedConfig{Config: config}
+			w.Config = FixedConfig{Config: config}
 		}
 
 		It("creates its Pod without the network's resources by default", func() {
@@ -149,7 +149,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			vmi := attached()
 			result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(result).NotTo(BeZero())
-			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"NetworkAttachmentDefinitionNotFound", "the cluster has no such kind: install Multus"))
 			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning NetworkAttachmentDefinitionNotFound: ")))
 			w.expectQuiet(vmi)
@@ -157,13 +157,13 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 			installMultus()
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"NetworkAttachmentDefinitionNotFound", "NetworkAttachmentDefinition "+w.ns+"/blue-net of network blue does not exist"))
 			w.events.Take()
 
 			ExpectCreated(attachmentDefinition(w.ns, "blue-net", "example.com/blue"))
 			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+			Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			resources := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources
 			Expect(resources.Requests).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
 			Expect(resources.Limits).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
@@ -176,7 +176,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 				I6300ESB: &v1.I6300ESBWatchdog{Action: "bark"}}}
 		}))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ImpossibleSpec", "spec.domain.devices.watchdog.i6300esb.action: Invalid value"))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ImpossibleSpec: ")))
 		w.expectQuiet(vmi)
@@ -188,7 +188,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			vmi.Annotations = map[string]string{v1.IgnitionAnnotation: "{}"}
 		}))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FieldNotImplemented", "metadata.annotations[kubevirt.io/ignitiondata]: Forbidden"))
 		w.events.Take()
 		ExpectGone(PodOf(vmi))
@@ -203,7 +203,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		Expect(first.Status.VSOCKCID).To(HaveValue(BeNumerically(">=", 3)))
 		second := w.create(guest("second"))
 		w.expectReconciled(second, "create Pod")
-		setLauncherStatus(second, "node-1", builder.MakePodStatus().Running())
+		SetLauncherStatus(second, "node-1", builder.MakePodStatus().Running())
 		// Another VMI already has the CID that this one would get.
 		first = ExpectExists(first)
 		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
@@ -218,7 +218,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		w.events.Take()
 		config := w.Config.Current()
 		config.KubeVirt = ""
-		w.Config = fixedConfig{Config: config}
+		w.Config = FixedConfig{Config: config}
 		w.expectQuiet(vmi)
 	})
 
@@ -229,20 +229,20 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			GinkgoHelper()
 			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
 			w.expectReconciled(vmi, "create Pod")
-			setLauncherStatus(vmi, "node-1", creating())
+			SetLauncherStatus(vmi, "node-1", creating())
 			w.events.Take()
 			return vmi
 		}
 
 		It("copies the kubelet's message, and removes it when the sandbox exists", func() {
 			vmi := preparing()
-			createPodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
+			CreatePodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
 			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
 			w.advance(10 * time.Second)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"FailedMount", `secret "nowhere" not found`))
-			Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+			Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 			Expect(vmi.Status.Phase).To(Equal(v1.Scheduling))
 			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
 			w.expectQuiet(vmi)
@@ -253,10 +253,10 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			pod.Status = status
 			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+			Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			w.expectQuiet(vmi)
 
-			setLauncherStatus(vmi, "", builder.MakePodStatus().Running())
+			SetLauncherStatus(vmi, "", builder.MakePodStatus().Running())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 		})
@@ -268,21 +268,21 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 				GinkgoHelper()
 				return vmistatus.FindCondition(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceSynchronized).Message
 			}
-			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
+			CreatePodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			w.events.Take()
 			w.advance(time.Minute)
-			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
+			CreatePodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
 			w.expectQuiet(vmi)
 			Expect(shown()).To(ContainSubstring("1a"))
 			w.advance(5 * time.Minute)
-			createPodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
+			CreatePodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("3c"))
 			w.events.Take()
 
 			w.advance(time.Second)
-			createPodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
+			CreatePodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("nowhere"))
 			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
@@ -291,7 +291,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		It("ignores other events", func() {
 			vmi := preparing()
-			createPodEvent(vmi, w.clock.Now(), "Unhealthy", "unrelated")
+			CreatePodEvent(vmi, w.clock.Now(), "Unhealthy", "unrelated")
 			pod := ExpectExists(PodOf(vmi))
 			ExpectCreated(&corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},
@@ -300,7 +300,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			})
 			w.advance(10 * time.Second)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status") // that it starts slowly
-			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+			Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		})
 	})
 
@@ -319,7 +319,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		It("reports it while it lasts, and does not change the phase", func() {
 			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
-			agent(vmi, Running)
+			ReportAsAgent(vmi, Running)
 			heartbeat("true", time.Hour)
 			w.expectQuiet(vmi)
 			heartbeat("false", node.Timeout-time.Minute)
@@ -340,7 +340,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		It("fails with that reason when its Pod is gone as well", func() {
 			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
-			agent(vmi, Running)
+			ReportAsAgent(vmi, Running)
 			heartbeat("false", node.Timeout)
 			Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

@@ -85,7 +85,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(IsDeleted(target)).To(BeFalse())
 
 		// The VMI does not end with the source's Pod. It ends with the target's.
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		m.remove(source)
 		m.reconcileAll(vmim)
@@ -178,7 +178,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.complete()
 		a.sourceDead = true
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		a.act()
@@ -193,7 +193,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.sourceDead = true
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
 		m.reconcileAll(vmim)
 		target := m.target(vmi, vmim)
 		Expect(IsDeleted(target)).To(BeTrue())
@@ -212,7 +212,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.complete()
 		a.sourceDead, a.targetDead = true, true
 		m.remove(m.target(vmi, vmim))
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal("LostInMigration"))
@@ -244,7 +244,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	It("deletes the source's Pod of a post-copy when it has ended", func() {
 		m, vmi, vmim := postCopied()
 		Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(IsDeleted(PodOf(vmi))).To(BeTrue())
 		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
@@ -260,7 +260,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(IsDeleted(PodOf(vmi))).To(BeTrue())
 		a.act()
-		setLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
+		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Finalizers).NotTo(BeEmpty())
 		m.remove(m.target(vmi, vmim))
@@ -268,7 +268,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the source's Pod still exists")
 		m.remove(PodOf(vmi))
-		m.advance(shownFor)
+		m.advance(ShownFor)
 		m.reconcileAll(vmim)
 		ExpectGone(vmi)
 		m.reconcileOnce(vmim)

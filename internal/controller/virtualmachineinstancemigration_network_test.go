@@ -28,8 +28,8 @@ var _ = Describe("A network for migrations", func() {
 		config := m.Config.Current()
 		config.Migrations.Network = ptr.To(m.ns + "/wire")
 		config.MigrationNetwork = types.NamespacedName{Namespace: m.ns, Name: "wire"}
-		m.Config = fixedConfig{Config: config}
-		m.reconciler.Config = fixedConfig{Config: config}
+		m.Config = FixedConfig{Config: config}
+		m.reconciler.Config = FixedConfig{Config: config}
 	}
 	laid := func() {
 		m.APIReader = definedNetworks{m.APIReader}
@@ -74,7 +74,7 @@ var _ = Describe("A network for migrations", func() {
 type definedNetworks struct{ client.Reader }
 
 func (r definedNetworks) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if object.GetObjectKind().GroupVersionKind() == attachmentKind {
+	if object.GetObjectKind().GroupVersionKind() == NetworkAttachmentKind {
 		return nil
 	}
 	return r.Reader.Get(ctx, key, object, options...)

@@ -356,11 +356,11 @@ var _ = Describe("Pending migrations", Serial, func() {
 			Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		},
 		Entry("in phase Pending", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
+			ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
 			vmim := m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
-			agent(vmi, Running)
+			ReportAsAgent(vmi, Running)
 			return vmim, nil
 		}),
 		Entry("in phase Scheduling", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
@@ -470,7 +470,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 	It("fail with the reason why a guest cannot migrate", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
-		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
 				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse, Reason: "DisksNotLiveMigratable", Message: "disk root is not shared",
 			}, metav1.Now())

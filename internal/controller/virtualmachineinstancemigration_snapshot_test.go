@@ -98,7 +98,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 	It("waits until the guest's utility volumes are detached, and fails if that takes too long", func() {
 		attach := func(names ...string) {
 			GinkgoHelper()
-			change(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
+			ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
 				spec.UtilityVolumes = nil
 				for _, name := range names {
 					u := v1.UtilityVolume{Name: name}

@@ -40,17 +40,17 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		vm = ExpectExists(vm)
 		vmi = m.create(PersistentVMI().OwnedBy(vm))
 		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		setLauncherStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
+		SetLauncherStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
 		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		agent(vmi, Running)
-		first = stateClaimOf(vmi)
+		ReportAsAgent(vmi, Running)
+		first = StateClaimOf(vmi)
 		m.recorded.Take()
 	})
 	// second returns the claim of the migration's target.
 	second := func(vmim *v1.VirtualMachineInstanceMigration) *corev1.PersistentVolumeClaim {
 		GinkgoHelper()
 		return ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-			Namespace: m.ns, Name: stateOf(ExpectExists(m.target(vmi, vmim)))}})
+			Namespace: m.ns, Name: StateClaimIn(ExpectExists(m.target(vmi, vmim)))}})
 	}
 	gone := func(claim *corev1.PersistentVolumeClaim) bool {
 		GinkgoHelper()
@@ -69,13 +69,13 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		for range 3 {
 			_, err := m.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
-			m.advance(shownFor)
+			m.advance(ShownFor)
 		}
 		ExpectGone(vmi)
 		next := m.create(PersistentVMI().OwnedBy(vm))
 		_, err := m.reconcile(next)
 		Expect(err).NotTo(HaveOccurred())
-		return stateOf(ExpectExists(PodOf(next)))
+		return StateClaimIn(ExpectExists(PodOf(next)))
 	}
 	end := func(pod *corev1.Pod, outcome string) {
 		GinkgoHelper()
@@ -281,11 +281,11 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		shared := m.assignedTo(m.node("a"), builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec = PersistentVMI().Obj().Spec
 		}))
-		agent(shared, Running)
+		ReportAsAgent(shared, Running)
 		vmim := m.request(builder.MakeMigration("go-shared", "other"))
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(shared, vmim))
-		Expect(stateOf(target)).To(Equal("shared"))
+		Expect(StateClaimIn(target)).To(Equal("shared"))
 		Expect(target.Spec.Containers[0].Env).To(ContainElement(HaveField("Name", "SHARED_FILESYSTEM_PATHS")))
 		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)

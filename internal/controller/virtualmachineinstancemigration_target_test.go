@@ -27,7 +27,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("a"), Labels: labels}}
 		Expect(client.IgnoreAlreadyExists(K8sClient.Create(ctx, node))).To(Succeed())
 		vmi := m.assignedTo(m.node("a"), b)
-		agent(vmi, Running)
+		ReportAsAgent(vmi, Running)
 		return ExpectExists(vmi)
 	}
 
@@ -52,7 +52,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 	It("gets a hotplugged volume of the guest by an attachment Pod of its own", func() {
 		ExpectCreated(builder.MakePVC("data-claim").Namespace(m.ns).Obj())
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
-		add(vmi, "data", "data-claim")
+		Plug(vmi, "data", "data-claim")
 		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{
 			Name: "data", Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{},
 			PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "data-claim"},

@@ -33,7 +33,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		}
 		m.host("a")
 		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").PVC("data", "old"))
-		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			Running(s)
 			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "x")(s)
 			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
@@ -86,7 +86,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 
 	It("fails when the VMI gets an interface after the target's Pod was created", func() {
 		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").Masquerade())
-		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			Running(s)
 			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")(s)
 		})
@@ -94,7 +94,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
-		withBlue(&ExpectExists(vmi).Spec)
+		WithBlueNetwork(&ExpectExists(vmi).Spec)
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
@@ -128,7 +128,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		vmi := runs()
 		recordVolumes(vmi)
 		setClaim(vmi, "new")
-		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "CPUModeLiveMigratable", "the CPU")(s)
 		})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
@@ -147,11 +147,11 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		BeforeEach(func() {
 			ExpectCreated(builder.MakePVC("data-claim").Namespace(m.ns).Bound("1Gi").Obj())
 			vmi = m.running("a", "vm")
-			add(vmi, "data", "data-claim")
+			Plug(vmi, "data", "data-claim")
 			vmim = m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
-			Expect(volume(vmi, "data")).To(HavePrefix("AttachedToNode"))
-			pod = attachmentOf(vmi, "data")
+			Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode"))
+			pod = AttachmentOf(vmi, "data")
 			m.clock.SetTime(m.clock.Now().Add(2 * time.Minute)) // The time that the Pod takes to start does not count.
 			m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
 			m.reconcileAll(vmim)
@@ -165,12 +165,12 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 			Expect(assigned()).To(BeFalse(), "the agent may have plugged the volume, and not reported that yet")
 			Expect(m.recorded.Take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is plugged"))
 			ExpectExists(pod)
-			pod.Status = podIsReady
+			pod.Status = PodIsReady
 			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 			m.reconcileAll(vmim)
-			Expect(volume(vmi, "data")).To(HaveSuffix("(ready)"))
+			Expect(HotpluggedVolume(vmi, "data")).To(HaveSuffix("(ready)"))
 			Expect(assigned()).To(BeFalse())
-			phase(vmi, "data", v1.VolumeReady, "VolumeReady")
+			SetVolumePhase(vmi, "data", v1.VolumeReady, "VolumeReady")
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeTrue())
 		})
@@ -186,14 +186,14 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 
 		DescribeTable("waits until the agent has unplugged a volume that is", func(reached v1.VolumePhase) {
 			if reached != v1.HotplugVolumeAttachedToNode {
-				phase(vmi, "data", reached, "VolumeReady")
+				SetVolumePhase(vmi, "data", reached, "VolumeReady")
 			}
-			remove(vmi, "data")
+			Unplug(vmi, "data")
 			m.recorded.Take()
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeFalse(), "the guest may still have the volume")
 			Expect(m.recorded.Take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is unplugged"))
-			phase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
+			SetVolumePhase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeTrue())
 		},
@@ -203,8 +203,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		)
 
 		It("waits no longer than a minute for a guest that does not release a volume", func() {
-			phase(vmi, "data", v1.VolumeReady, "VolumeReady")
-			remove(vmi, "data")
+			SetVolumePhase(vmi, "data", v1.VolumeReady, "VolumeReady")
+			Unplug(vmi, "data")
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeFalse())
 			m.clock.SetTime(m.clock.Now().Add(time.Minute))

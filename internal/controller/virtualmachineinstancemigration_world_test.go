@@ -46,10 +46,10 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 	for _, change := range configure {
 		change(&config)
 	}
-	w.Config = fixedConfig{Config: config}
+	w.Config = FixedConfig{Config: config}
 	m := &migrations{world: w, recorded: &RecordedEvents{}, cache: NewWrites()}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, APIReader: AsController, Recorder: m.recorded, Config: fixedConfig{Config: config}, Clock: w.clock,
+		Client: m.cache, APIReader: AsController, Recorder: m.recorded, Config: FixedConfig{Config: config}, Clock: w.clock,
 	}
 	DeferCleanup(m.deleteMigrations)
 	return m
@@ -76,7 +76,7 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	m.host(node)
 	vmi := m.assignedTo(m.node(node), builder.MakeVMI(name))
-	agent(vmi, Running)
+	ReportAsAgent(vmi, Running)
 	return ExpectExists(vmi)
 }
 

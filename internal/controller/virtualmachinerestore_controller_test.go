@@ -241,7 +241,7 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	}
 	halt := func() {
 		GinkgoHelper()
-		Expect(K8sClient.Delete(ctx, instanceKey(r.vm))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, InstanceKey(r.vm))).To(Succeed())
 	}
 
 	It("fails at once with FailImmediate, for good", func() {
@@ -290,7 +290,7 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	DescribeTable("stops it with StopTarget", func(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase, write string, after v1.VirtualMachineRunStrategy) {
 		vmi := r.running()
 		SetVMIStatus(vmi, phase)
-		edit(ExpectExists(r.vm), func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
+		EditVM(r.vm, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
 		of := r.restore(readiness(snapshotv1beta1.VirtualMachineRestoreStopTarget))
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		writes := []string{patchRestoreStatus}

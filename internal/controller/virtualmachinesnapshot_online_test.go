@@ -38,7 +38,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	// record writes the record of a freeze, as the agent does.
 	record := func(vmi *v1.VirtualMachineInstance, stage v1.SnapshotFreezeStage, change func(*v1.SnapshotFreezeRecord)) {
 		GinkgoHelper()
-		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			r := &v1.SnapshotFreezeRecord{ID: status.SnapshotFreeze.ID, Deadline: status.SnapshotFreeze.Deadline, Stage: stage}
 			r.FrozenAt = ptr.To(metav1.NewTime(w.clock.Now()).Rfc3339Copy())
 			change(r)
@@ -412,7 +412,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("stores the VM that the guest was started with", func() {
 		vms := &virtualmachine.Reconciler{
 			Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, Clock: w.clock,
-			Config: fixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
+			Config: FixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
 		}
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 1}

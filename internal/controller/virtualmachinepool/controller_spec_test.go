@@ -134,7 +134,7 @@ var _ = Describe("VirtualMachinePool", func() {
 					}},
 				}}
 			}))
-			edit(r.vm("web-1"), func(vm *v1.VirtualMachine) { vm.Spec.Template.ObjectMeta.Labels["old"] = "yes" })
+			EditVM(r.vm("web-1"), func(vm *v1.VirtualMachine) { vm.Spec.Template.ObjectMeta.Labels["old"] = "yes" })
 			r.scale(pool, 0)
 			r.settle(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-2"}))
@@ -280,7 +280,7 @@ var _ = Describe("VirtualMachinePool", func() {
 
 		It("are those that were detached by a label, without owner and finalizer, and replaced", func() {
 			pool := r.running(builder.MakePool("web").Replicas(2))
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
+			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) {
 				delete(vm.Labels, builder.PoolLabel)
 				vm.Finalizers = append(vm.Finalizers, "user/finalizer")
 			})
@@ -295,7 +295,7 @@ var _ = Describe("VirtualMachinePool", func() {
 
 		It("are those without the owner reference: the finalizer goes, others stay", func() {
 			pool := r.running(builder.MakePool("web").Replicas(1))
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
+			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) {
 				vm.OwnerReferences, vm.Finalizers = nil, append(vm.Finalizers, "user/finalizer")
 			})
 			r.expectReconciled(pool, patchVM, createVM, patchPoolStatus)
@@ -317,7 +317,7 @@ var _ = Describe("VirtualMachinePool", func() {
 
 		It("releases a VM that was detached just before", func() {
 			pool := r.running(builder.MakePool("web").Replicas(1))
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.OwnerReferences, vm.Labels = nil, nil })
+			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.OwnerReferences, vm.Labels = nil, nil })
 			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			ExpectGone(pool)
 			r.expectReconciled(pool, patchVM)

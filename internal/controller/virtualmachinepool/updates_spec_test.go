@@ -53,7 +53,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 		It("keep what users changed", func() {
 			pool := r.running(builder.MakePool("web"))
 			hotplugged := v1.Volume{Name: "more", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "more"}}}
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
+			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) {
 				vm.Labels["mine"] = "yes"
 				vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
 				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, hotplugged)
@@ -242,7 +242,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.expectReconciled(pool, deleteVM)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
 			r.expectReconciled(pool, patchVM)
-			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.Finalizers = nil }) // in place of the garbage collector
+			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.Finalizers = nil }) // in place of the garbage collector
 			r.expectReconciled(pool, createVM)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
 		})

@@ -207,13 +207,6 @@ func (r *pools) scale(pool *poolv1.VirtualMachinePool, n int32) {
 	Expect(K8sClient.SubResource("scale").Patch(ctx, pool.DeepCopy(), patch)).To(Succeed())
 }
 
-// edit updates a VM as its user does.
-func edit(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
-	GinkgoHelper()
-	change(vm)
-	Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-}
-
 // hasOwner reports whether an object has a controller.
 func hasOwner(object client.Object) bool { return metav1.GetControllerOf(object) != nil }
 
