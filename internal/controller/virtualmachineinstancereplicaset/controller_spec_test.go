@@ -38,7 +38,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("creates them from its template, with one write each and one for the status", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(3).
 				Template(builder.MakeVMI("").Annotation("from", "template").Label("app", "x")))
-			r.expectReconciled(set, append(repeat(createVMI, 3), patchSetStatus)...)
+			r.ExpectBudget(set, createVMI, createVMI, createVMI, patchSetStatus)
 			Expect(r.events.Take()).To(HaveEach(MatchRegexp(
 				`^Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance web.{5}$`)))
 			r.expectQuiet(set)
@@ -64,29 +64,31 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(set).To(haveReplicas(2, 2))
 			r.expectQuiet(set)
 			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
-			r.expectReconciled(set, patchSetStatus)
+			r.Step(set)
 			Expect(ExpectExists(set)).To(haveReplicas(2, 1))
 		})
 
 		It("creates at most 250 in one reconciliation", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(252))
-			r.expectReconciled(set, append(repeat(createVMI, 250), patchSetStatus)...)
-			r.expectReconciled(set, append(repeat(createVMI, 2), patchSetStatus)...)
-			r.expectReconciled(set)
+			r.Step(set)
+			Expect(r.list()).To(HaveLen(250))
+			r.Step(set)
+			r.ExpectSteady(set)
 			Expect(ExpectExists(set)).To(haveReplicas(252, 0))
 		})
 
 		It("scales up to 6 and down again", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.scale(set, 6)
-			r.expectReconciled(set, append(repeat(createVMI, 5), patchSetStatus)...)
-			r.expectQuietAfterEvents(set)
+			r.Step(set)
+			Expect(r.list()).To(HaveLen(6))
+			r.ExpectSteady(set)
 			r.scale(set, 1)
-			r.expectReconciled(set, append(repeat(deleteVMI, 5), patchSetStatus)...)
+			r.Step(set)
 			Expect(r.list()).To(HaveLen(1))
-			r.expectQuietAfterEvents(set)
+			r.ExpectSteady(set)
 			r.scale(set, 0)
-			r.expectReconciled(set, deleteVMI, patchSetStatus)
+			r.Step(set)
 			Expect(r.list()).To(BeEmpty())
 		})
 	})
@@ -102,15 +104,16 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 			scale.Spec.Replicas = 4
 			Expect(K8sClient.SubResource("scale").Update(ctx, set, client.WithSubResourceBody(scale))).To(Succeed())
-			r.expectReconciled(set, createVMI, createVMI, patchSetStatus)
+			r.Step(set)
 			Expect(K8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
 			Expect(scale.Status.Replicas).To(BeEquivalentTo(4))
 		})
 
 		It("is optional: a set without replicas has one VMI", func() {
 			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Replicas = nil }))
-			r.expectReconciled(set, createVMI, patchSetStatus)
-			r.expectQuietAfterEvents(set)
+			r.Step(set)
+			Expect(r.list()).To(HaveLen(1))
+			r.ExpectSteady(set)
 		})
 
 		It("refuses a negative number", func() {
@@ -123,38 +126,39 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	Describe("a stale cache", func() {
 		It("does not contain the created VMIs: no more are created", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(3))
-			r.writes.StaleList = &v1.VirtualMachineInstanceList{}
-			r.writes.Stale = ExpectExists(set).DeepCopy()
-			r.expectReconciled(set, append(repeat(createVMI, 3), patchSetStatus)...)
+			r.Writes.StaleList = &v1.VirtualMachineInstanceList{}
+			r.Writes.Stale = ExpectExists(set).DeepCopy()
+			r.Step(set)
 			before := namesOf(r.list())
+			Expect(before).To(HaveLen(3))
 			for range 3 {
-				_, err := r.reconcile(set)
+				_, err := r.Try(set)
 				Expect(err).NotTo(HaveOccurred())
 			}
-			Expect(r.writes.Take()).NotTo(ContainElement(createVMI))
+			Expect(r.Writes.Take()).NotTo(ContainElement(createVMI))
 			Expect(namesOf(r.list())).To(Equal(before))
 		})
 
 		It("does not contain the deletions: no more are deleted, though others would be chosen now", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(5))
 			r.addFinalizers()
-			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: r.list()}
+			r.Writes.StaleList = &v1.VirtualMachineInstanceList{Items: r.list()}
 			r.scale(set, 2)
-			r.expectReconciled(set, append(repeat(deleteVMI, 3), patchSetStatus)...)
+			r.Step(set)
 			left := r.notDeleted()
 			Expect(left).To(HaveLen(2))
 
 			// Another VMI is now first in the order of removal, in the cache as well.
-			stale := r.writes.StaleList.(*v1.VirtualMachineInstanceList)
+			stale := r.Writes.StaleList.(*v1.VirtualMachineInstanceList)
 			for i := range stale.Items {
 				if stale.Items[i].Name == left[0].Name {
 					stale.Items[i].Status.Conditions = nil
 				}
 			}
 			SetVMIStatus(&left[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
-			_, err := r.reconcile(set)
+			_, err := r.Try(set)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(r.writes.Take()).NotTo(ContainElement(deleteVMI))
+			Expect(r.Writes.Take()).NotTo(ContainElement(deleteVMI))
 			Expect(namesOf(r.notDeleted())).To(Equal(namesOf(left)))
 			Expect(vmis).To(HaveLen(5))
 		})
@@ -162,11 +166,11 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("contains a VMI that is gone: it is replaced once", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(K8sClient.Delete(ctx, &vmis[0])).To(Succeed())
-			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis}
+			r.Writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis}
 			r.expectQuiet(set) // the VMI's event triggers the next reconciliation
-			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis[1:]}
+			r.Writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis[1:]}
 			for range 3 {
-				_, err := r.reconcile(set)
+				_, err := r.Try(set)
 				Expect(err).NotTo(HaveOccurred())
 			}
 			Expect(r.list()).To(HaveLen(2))
@@ -178,11 +182,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		var group sync.WaitGroup
 		errs := make([]error, 4)
 		for i := range errs {
-			other := &replicaSets{writes: NewWrites(), events: r.events, ns: r.ns}
-			other.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
-				Client: other.writes, APIReader: AsController, Recorder: r.events,
-			}
-			group.Go(func() { _, errs[i] = other.reconcile(set) })
+			other := Steps{Writes: NewWrites()}
+			other.Of = &virtualmachineinstancereplicaset.Reconciler{Client: other.Writes, APIReader: AsController, Recorder: r.events}
+			group.Go(func() { _, errs[i] = other.Try(set) })
 		}
 		group.Wait()
 		for _, err := range errs {
@@ -190,7 +192,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		}
 		Expect(r.list()).To(HaveLen(20))
 		Expect(r.events.Take()).To(HaveLen(20), "one event for each VMI")
-		_, err := r.reconcile(set)
+		_, err := r.Try(set)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(r.list()).To(HaveLen(20))
 	})
@@ -198,14 +200,14 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	It("uses another name if a VMI that it does not own has the generated one", func() {
 		set := r.create(builder.MakeReplicaSet("web").Replicas(0))
 		r.scale(set, 1)
-		r.expectReconciled(set, createVMI, patchSetStatus)
+		r.Step(set)
 		taken := r.list()[0].DeepCopy()
 		Expect(K8sClient.Delete(ctx, taken)).To(Succeed())
 		foreign := builder.MakeVMI(taken.Name).Namespace(r.ns).Obj()
 		ExpectCreated(foreign)
 
-		r.writes.StaleList = &v1.VirtualMachineInstanceList{}
-		r.expectReconciled(set, createVMI, createVMI)
+		r.Writes.StaleList = &v1.VirtualMachineInstanceList{}
+		r.Step(set)
 		Expect(ExpectExists(foreign).OwnerReferences).To(BeEmpty())
 		Expect(r.list()).To(HaveLen(2))
 	})
@@ -217,12 +219,12 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			SetVMIStatus(&vmis[1], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			SetVMIStatus(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
 			r.scale(set, 3)
-			r.expectReconciled(set, deleteVMI, patchSetStatus)
+			r.Step(set)
 			ExpectGone(&vmis[2])
 			Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
 				string(vmis[2].UID)))
 			r.scale(set, 2)
-			r.expectReconciled(set, deleteVMI, patchSetStatus)
+			r.Step(set)
 			ExpectGone(&vmis[1])
 			Expect(ExpectExists(set)).To(haveReplicas(2, 2))
 		})
@@ -231,13 +233,13 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.scale(set, 1)
-			r.writes.Fail = func(request string) error {
+			r.Writes.Fail = func(request string) error {
 				if request == deleteVMI {
 					label(&vmis[0], "")
 				}
 				return nil
 			}
-			again, err := r.reconcile(set)
+			again, err := r.Try(set)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(again).NotTo(BeZero())
 			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil())
@@ -250,7 +252,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(3))
 			SetVMIStatus(&vmis[0], v1.Failed)
 			SetVMIStatus(&vmis[1], v1.Succeeded)
-			r.expectReconciled(set, createVMI, createVMI, deleteVMI, deleteVMI, patchSetStatus)
+			r.Step(set)
 			Expect(r.events.Take()).To(ContainElements(
 				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[0].UID),
 				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[1].UID)))
@@ -263,16 +265,18 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.addFinalizers()
 			SetVMIStatus(&vmis[0], v1.Failed)
-			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
+			r.Step(set)
 			Expect(r.list()).To(HaveLen(2))
 			Expect(r.notDeleted()).To(HaveLen(1))
-			r.expectQuietAfterEvents(set)
+			r.ExpectSteady(set)
 		})
 
 		It("include those whose Pod is being deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
-			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
+			r.Step(set)
+			ExpectGone(&vmis[0])
+			Expect(r.list()).To(HaveLen(1))
 		})
 
 		It("do not include those in phase Unknown", func() {
@@ -282,20 +286,21 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 					Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionUnknown, Reason: node.ReasonNodeUnresponsive,
 				}, metav1.Now())
 			})
-			r.expectReconciled(set, patchSetStatus)
+			r.Step(set)
+			Expect(namesOf(r.list())).To(Equal(namesOf(vmis)))
 			Expect(ExpectExists(set)).To(haveReplicas(1, 0))
 		})
 
 		It("are deleted even if no replacement can be created: they may use up the quota", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			SetVMIStatus(&vmis[0], v1.Failed)
-			r.writes.Fail = func(request string) error {
+			r.Writes.Fail = func(request string) error {
 				if request == createVMI {
 					return ErrInjected
 				}
 				return nil
 			}
-			_, err := r.reconcile(set)
+			_, err := r.Try(set)
 			Expect(err).To(MatchError(ErrInjected))
 			ExpectGone(&vmis[0])
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", ErrInjected.Error()))
@@ -310,18 +315,19 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			owned := builder.MakeVMI("owned").Namespace(r.ns).Label(builder.SetLabel, "web").OwnedBy(vm).Obj()
 			ExpectCreated(orphan, stranger, owned)
 			set := r.create(builder.MakeReplicaSet("web").Replicas(2))
-			r.expectReconciled(set, patchVMI, createVMI, patchSetStatus)
+			r.Step(set)
 			Expect(metav1.IsControlledBy(ExpectExists(orphan), set)).To(BeTrue())
 			Expect(ExpectExists(stranger).OwnerReferences).To(BeEmpty())
+			Expect(r.list()).To(HaveLen(4), "one was created")
 			Expect(metav1.IsControlledBy(ExpectExists(owned), vm)).To(BeTrue())
 			Expect(ExpectExists(set)).To(haveReplicas(2, 0))
-			r.expectQuietAfterEvents(set)
+			r.ExpectSteady(set)
 		})
 
 		It("deletes surplus VMIs after adopting", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			ExpectCreated(builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj())
-			r.expectReconciled(set, patchVMI, deleteVMI)
+			r.Step(set)
 			Expect(r.list()).To(HaveLen(1))
 			Expect(r.list()[0].Name).NotTo(Equal("orphan"), "the one that is not ready is deleted")
 		})
@@ -329,38 +335,38 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("releases and replaces a VMI that lost its label, and adopts it again", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			label(&vmis[0], "debug")
-			r.expectReconciled(set, patchVMI, createVMI, patchSetStatus)
+			r.Step(set)
 			Expect(ExpectExists(&vmis[0]).OwnerReferences).To(BeEmpty())
 			Expect(vmis[0].DeletionTimestamp).To(BeNil())
 			Expect(r.list()).To(HaveLen(2))
-			r.expectQuietAfterEvents(set)
+			r.ExpectSteady(set)
 
 			label(&vmis[0], "web")
-			r.expectReconciled(set, patchVMI, deleteVMI, patchSetStatus)
+			r.Step(set)
 			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil(), "the one that is ready is kept")
 			Expect(r.list()).To(HaveLen(1))
 		})
 
 		It("adopts nothing while it is being deleted, also with a stale cache", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			r.writes.Stale = ExpectExists(set).DeepCopy()
+			r.Writes.Stale = ExpectExists(set).DeepCopy()
 			Expect(K8sClient.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 			ExpectExists(&vmis[0]).OwnerReferences = nil // in place of the garbage collector, which envtest lacks
 			Expect(K8sClient.Update(ctx, &vmis[0])).To(Succeed())
-			_, err := r.reconcile(set)
+			_, err := r.Try(set)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(r.writes.Take()).NotTo(ContainElement(patchVMI))
+			Expect(r.Writes.Take()).NotTo(ContainElement(patchVMI))
 			Expect(ExpectExists(&vmis[0]).OwnerReferences).To(BeEmpty())
 		})
 
 		It("adopts nothing for an earlier set of its name", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(0))
-			r.writes.Stale = ExpectExists(set).DeepCopy()
+			r.Writes.Stale = ExpectExists(set).DeepCopy()
 			Expect(K8sClient.Delete(ctx, set)).To(Succeed())
 			r.create(builder.MakeReplicaSet("web").Replicas(1).Paused())
 			orphan := builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj()
 			ExpectCreated(orphan)
-			_, err := r.reconcile(set)
+			_, err := r.Try(set)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(ExpectExists(orphan).OwnerReferences).To(BeEmpty())
 		})
@@ -371,8 +377,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(K8sClient.Delete(ctx, set)).To(Succeed())
 			Expect(K8sClient.Delete(ctx, &vmis[0])).To(Succeed())
 			SetVMIStatus(&vmis[1], v1.Failed)
-			r.expectReconciled(set, patchSetStatus)
+			r.Step(set)
 			r.expectQuiet(set)
+			Expect(namesOf(r.list())).To(Equal([]string{vmis[1].Name}))
 			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = nil })
 			r.expectQuiet(set)
 		})
@@ -381,18 +388,19 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	It("creates and deletes nothing while it is paused, reports it, and resumes", func() {
 		set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = true })
-		r.expectReconciled(set, patchSetStatus)
+		r.Step(set)
 		Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulPaused: Paused"))
 		Expect(ExpectExists(set)).To(haveSetCondition(replicaPaused, "Paused", "Controller got paused"))
 
 		r.scale(set, 3)
 		SetVMIStatus(&vmis[0], v1.Failed)
-		r.expectReconciled(set, patchSetStatus)
+		r.Step(set)
 		Expect(ExpectExists(set)).To(haveReplicas(1, 1), "the status is updated all the same")
+		Expect(namesOf(r.list())).To(Equal(namesOf(vmis)))
 		r.expectQuiet(set)
 
 		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = false })
-		r.expectReconciled(set, createVMI, createVMI, deleteVMI, patchSetStatus)
+		r.Step(set)
 		Expect(r.events.Take()).To(ContainElement("Normal SuccessfulResumed: Resumed"))
 		Expect(ExpectExists(set)).To(And(haveReplicas(3, 1), haveNoSetConditions()))
 	})
@@ -408,35 +416,35 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(K8sClient.Status().Update(ctx, quota)).To(Succeed())
 
 			set := r.create(builder.MakeReplicaSet("web").Replicas(9))
-			_, err := r.reconcile(set)
+			_, err := r.Try(set)
 			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-			r.writes.Take()
+			r.Writes.Take()
 			Expect(r.list()).To(HaveLen(2))
 			Expect(ExpectExists(set)).To(And(haveReplicas(2, 0), haveSetCondition(replicaFailure, "FailedCreate", "exceeded quota: vmis")))
 			Expect(r.events.Take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 
-			_, err = r.reconcile(set)
+			_, err = r.Try(set)
 			Expect(err).To(HaveOccurred())
-			r.writes.ExpectWritten(createVMI) // the same failure is written once
+			r.Writes.ExpectWritten(createVMI) // the same failure is written once
 			Expect(r.events.Take()).To(BeEmpty())
 
 			Expect(K8sClient.Delete(ctx, quota)).To(Succeed())
-			Eventually(func() error { _, err := r.reconcile(set); return err }, "20s").Should(Succeed())
+			Eventually(func() error { _, err := r.Try(set); return err }, "20s").Should(Succeed())
 			Expect(ExpectExists(set)).To(And(haveReplicas(9, 0), haveNoSetConditions()))
 		})
 
 		It("reports a VMI that cannot be deleted", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(2))
-			r.writes.Fail = func(request string) error {
+			r.Writes.Fail = func(request string) error {
 				if request == deleteVMI {
 					return ErrInjected
 				}
 				return nil
 			}
 			r.scale(set, 0)
-			_, err := r.reconcile(set)
+			_, err := r.Try(set)
 			Expect(err).To(MatchError(ErrInjected))
-			r.writes.ExpectWritten(deleteVMI, patchSetStatus)
+			r.Writes.ExpectWritten(deleteVMI, patchSetStatus)
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedDelete", ErrInjected.Error()))
 			Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
 		})
@@ -445,15 +453,15 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(K8sClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.ns}})).To(Succeed())
 			Eventually(func() bool {
-				_, err := r.reconcile(set)
-				return err == nil && slices.Equal(r.writes.Take(), []string{createVMI})
+				_, err := r.Try(set)
+				return err == nil && slices.Equal(r.Writes.Take(), []string{createVMI})
 			}, "20s").Should(BeTrue())
 			Expect(r.list()).To(BeEmpty())
 		})
 
 		DescribeTable("reports an invalid spec that admission would have denied", func(change func(*v1.VirtualMachineInstanceReplicaSetSpec), message string) {
 			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { change(&set.Spec) }))
-			r.expectReconciled(set, patchSetStatus)
+			r.Step(set)
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", message))
 			r.expectQuiet(set)
 		},
@@ -469,10 +477,3 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		)
 	})
 })
-
-// expectQuietAfterEvents drops the events so far, and expects that a reconciliation writes nothing.
-func (r *replicaSets) expectQuietAfterEvents(set *v1.VirtualMachineInstanceReplicaSet) {
-	GinkgoHelper()
-	r.events.Take()
-	r.expectQuiet(set)
-}

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -34,16 +33,17 @@ const (
 // replicaSets is a replica set reconciler on the suite's API server, with a fake clock.
 type replicaSets struct {
 	*virtualmachineinstancereplicaset.Reconciler
-	writes *Writes
+	Steps
 	events *RecordedEvents
 	ns     string
 }
 
 func newReplicaSets() *replicaSets {
-	r := &replicaSets{writes: NewWrites(), events: &RecordedEvents{}, ns: NewNamespace()}
+	r := &replicaSets{Steps: Steps{Writes: NewWrites()}, events: &RecordedEvents{}, ns: NewNamespace()}
 	r.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
-		Client: r.writes, APIReader: AsController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		Client: r.Writes, APIReader: AsController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
+	r.Of = r.Reconciler
 	return r
 }
 
@@ -54,22 +54,10 @@ func (r *replicaSets) create(b *builder.ReplicaSet) *v1.VirtualMachineInstanceRe
 	return ExpectExists(set)
 }
 
-func (r *replicaSets) reconcile(set *v1.VirtualMachineInstanceReplicaSet) (ctrl.Result, error) {
-	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)})
-}
-
-// expectReconciled reconciles once and expects exactly these writes, in any order.
-func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet, writes ...string) {
-	GinkgoHelper()
-	_, err := r.reconcile(set)
-	Expect(err).NotTo(HaveOccurred())
-	r.writes.ExpectWritten(writes...)
-}
-
-// expectQuiet expects that a reconciliation writes nothing.
+// expectQuiet expects that a reconciliation writes nothing and records no event.
 func (r *replicaSets) expectQuiet(set *v1.VirtualMachineInstanceReplicaSet) {
 	GinkgoHelper()
-	r.expectReconciled(set)
+	r.ExpectSteady(set)
 	Expect(r.events.Take()).To(BeEmpty())
 }
 
@@ -91,14 +79,11 @@ func (r *replicaSets) notDeleted() []v1.VirtualMachineInstance {
 func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstanceReplicaSet, []v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	set := r.create(b)
-	_, err := r.reconcile(set)
-	Expect(err).NotTo(HaveOccurred())
+	r.Step(set)
 	for _, vmi := range r.list() {
 		SetVMIStatus(&vmi, v1.Running, Running)
 	}
-	_, err = r.reconcile(set)
-	Expect(err).NotTo(HaveOccurred())
-	r.writes.Take()
+	r.Step(set)
 	r.events.Take()
 	return ExpectExists(set), r.list()
 }
@@ -144,10 +129,6 @@ func namesOf(vmis []v1.VirtualMachineInstance) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func repeat(what string, times int) []string {
-	return slices.Repeat([]string{what}, times)
 }
 
 func haveReplicas(replicas, ready int32) gomegatypes.GomegaMatcher {

@@ -5,7 +5,6 @@ package virtualmachinepool_test
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,10 +40,10 @@ var _ = Describe("VirtualMachinePool", func() {
 		It("makes them of its template, with one write each, one for the revision and one for the status", func() {
 			pool := r.create(builder.MakePool("web").Replicas(3))
 			// The revision first: the VMs name it.
-			r.expectReconciledInOrder(pool, createRevision, createVM, createVM, createVM, patchPoolStatus)
+			r.ExpectOrder(pool, createRevision, createVM, createVM, createVM, patchPoolStatus)
 			Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulCreate: Created VM "+r.ns+"/web-0",
 				"Normal SuccessfulCreate: Created VM "+r.ns+"/web-1", "Normal SuccessfulCreate: Created VM "+r.ns+"/web-2"))
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2"}))
 			vm := r.vm("web-0")
 			Expect(metav1.IsControlledBy(vm, pool)).To(BeTrue())
@@ -54,7 +53,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			Expect(ExpectExists(pool)).To(And(havePoolReplicas(3, 0), haveNoPoolConditions()))
 			Expect(pool.Status.LabelSelector).To(Equal("pool=web"))
 			r.start()
-			r.expectReconciled(pool, patchPoolStatus)
+			r.Step(pool)
 			Expect(ExpectExists(pool)).To(havePoolReplicas(3, 3))
 		})
 
@@ -62,19 +61,21 @@ var _ = Describe("VirtualMachinePool", func() {
 			foreign := builder.MakeVM("web-1").Namespace(r.ns).Label(builder.PoolLabel, "web").Obj()
 			ExpectCreated(foreign)
 			pool := r.create(builder.MakePool("web").Replicas(3))
-			r.settle(pool)
+			r.Settle(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2", "web-3"}))
 			Expect(ExpectExists(foreign).OwnerReferences).To(BeEmpty(), "no VM is adopted")
 			Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
-			r.expectReconciled(pool, patchVM) // released; the event of its end is the next
-			r.expectReconciled(pool, createVM)
+			r.Settle(pool)
 			Expect(r.names()).To(ContainElement("web-0"), "a deleted VM returns under its name")
 		})
 
 		It("makes no surplus from a stale cache, nor when several reconcile at the same time", func() {
 			pool := r.create(builder.MakePool("web").Replicas(5))
-			r.writes.StaleList = &v1.VirtualMachineList{}
-			r.settleStale(pool)
+			r.Writes.StaleList = &v1.VirtualMachineList{}
+			for range 3 {
+				r.Step(pool)
+			}
+			r.Writes.StaleList = nil
 			Expect(r.names()).To(HaveLen(5))
 			r.scale(pool, 15)
 			var group sync.WaitGroup
@@ -82,7 +83,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			for i := range errs {
 				other := newPools()
 				other.ns = r.ns
-				group.Go(func() { _, errs[i] = other.reconcile(pool) })
+				group.Go(func() { _, errs[i] = other.Try(pool) })
 			}
 			group.Wait()
 			Expect(errs).To(HaveEach(BeNil()))
@@ -108,7 +109,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			Expect(scale.Status.Replicas).To(BeEquivalentTo(2))
 			Expect(scale.Status.Selector).To(Equal("pool=web"))
 			r.scale(pool, 4)
-			r.expectReconciled(pool, createVM, createVM, patchPoolStatus)
+			r.Step(pool)
+			Expect(r.names()).To(HaveLen(4))
 			Expect(r.revisions()).To(Equal([]string{"web-1"}))
 			Expect(r.vm("web-3").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-1"))
 		})
@@ -117,11 +119,11 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").Replicas(4).With(descending))
 			uid := string(r.vm("web-3").UID)
 			r.scale(pool, 2)
-			r.expectReconciled(pool, deleteVM, deleteVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.events.Take()).To(ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
 			Expect(ExpectExists(pool)).To(havePoolReplicas(4, 4))
-			r.expectReconciled(pool, patchVM, patchVM)
-			r.expectReconciled(pool, patchPoolStatus)
+			r.Step(pool)
+			r.Step(pool)
 			Expect(ExpectExists(pool)).To(havePoolReplicas(2, 2))
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
 		})
@@ -136,11 +138,11 @@ var _ = Describe("VirtualMachinePool", func() {
 			}))
 			EditVM(r.vm("web-1"), func(vm *v1.VirtualMachine) { vm.Spec.Template.ObjectMeta.Labels["old"] = "yes" })
 			r.scale(pool, 0)
-			r.settle(pool)
+			r.Settle(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-2"}))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleIn", "2 of the VMs to delete do not match"))
 			r.scale(pool, 2)
-			r.settle(pool)
+			r.Settle(pool)
 			Expect(ExpectExists(pool)).To(haveNoPoolConditions())
 		})
 
@@ -151,10 +153,10 @@ var _ = Describe("VirtualMachinePool", func() {
 			} {
 				pool := r.running(builder.MakePool(name).Replicas(2).With(func(s *poolSpec) { s.ScaleInStrategy = strategy }))
 				r.scale(pool, 1)
-				r.expectReconciled(pool)
+				r.ExpectSteady(pool)
 				Expect(K8sClient.Delete(ctx, r.vm(name+"-0"))).To(Succeed())
-				r.expectReconciled(pool, patchVM, patchPoolStatus)
-				r.expectReconciled(pool, patchPoolStatus)
+				r.Step(pool)
+				r.Step(pool)
 				Expect(r.names()).To(And(ContainElement(name+"-1"), Not(ContainElement(name+"-0"))))
 			}
 		})
@@ -188,9 +190,9 @@ var _ = Describe("VirtualMachinePool", func() {
 				pool := r.running(builder.MakePool("web").With(withDisk(state)))
 				dv, claim := disk(r.vm("web-0"))
 				r.scale(pool, 0)
-				r.expectReconciled(pool, deleteVM, patchPoolStatus)
+				r.Step(pool)
 				// The VM last: without its finalizer, it takes along what it still owns.
-				r.expectReconciledInOrder(pool, "patch DataVolume", "patch PersistentVolumeClaim", patchVM)
+				r.ExpectOrder(pool, "patch DataVolume", "patch PersistentVolumeClaim", patchVM)
 				Expect(hasOwner(ExpectExists(dv)) || hasOwner(ExpectExists(claim))).To(BeFalse())
 				Expect(r.names()).To(BeEmpty())
 			}
@@ -210,9 +212,9 @@ var _ = Describe("VirtualMachinePool", func() {
 				},
 			})
 			r.scale(pool, 0)
-			r.expectReconciled(pool, append(slices.Repeat([]string{deleteVM}, 20), patchPoolStatus)...)
+			r.Step(pool)
 			Expect(lists).To(Equal(2), "VMs and VMIs")
-			_, err := r.reconcile(pool)
+			_, err := r.Try(pool)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(lists).To(Equal(2))
 			Expect(hasOwner(ExpectExists(dv))).To(BeFalse())
@@ -223,14 +225,14 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationDisabled)))
 			dv, claim := disk(r.vm("web-0"))
 			r.scale(pool, 0)
-			r.settle(pool)
+			r.Settle(pool)
 			Expect(hasOwner(ExpectExists(dv)) && hasOwner(ExpectExists(claim))).To(BeTrue())
 
 			r = newPools()
 			pool = r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ = disk(r.vm("web-0"))
 			Expect(K8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
-			r.expectReconciled(pool, patchVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(hasOwner(ExpectExists(dv))).To(BeTrue())
 		})
 
@@ -238,20 +240,20 @@ var _ = Describe("VirtualMachinePool", func() {
 			pool := r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ := disk(r.vm("web-0"))
 			r.scale(pool, 0)
-			r.expectReconciled(pool, deleteVM, patchPoolStatus)
-			r.writes.Fail = func(request string) error {
+			r.Step(pool)
+			r.Writes.Fail = func(request string) error {
 				if request == "patch DataVolume" {
 					return ErrInjected
 				}
 				return nil
 			}
-			_, err := r.reconcile(pool)
+			_, err := r.Try(pool)
 			Expect(err).To(MatchError(ErrInjected))
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(poolFinalizer))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedDelete", ErrInjected.Error()))
-			r.writes.Fail = nil
-			r.writes.Take()
-			r.settle(pool)
+			r.Writes.Fail = nil
+			r.Writes.Take()
+			r.Settle(pool)
 			Expect(r.names()).To(BeEmpty())
 			Expect(hasOwner(ExpectExists(dv))).To(BeFalse())
 		})
@@ -269,9 +271,9 @@ var _ = Describe("VirtualMachinePool", func() {
 			r.fails("other-0", v1.VirtualMachineStatusErrImagePull, time.Hour)
 			Expect(K8sClient.Delete(ctx, r.vmi("other-0"))).To(Succeed())
 			pool := r.running(builder.MakePool("web").Replicas(0).With(healing))
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 			Expect(r.vm("stranger").DeletionTimestamp).To(BeNil())
 			Expect(r.vm("other-0").DeletionTimestamp).To(BeNil())
 			Expect(r.vm("other-0").Finalizers).To(ContainElement(poolFinalizer))
@@ -285,11 +287,11 @@ var _ = Describe("VirtualMachinePool", func() {
 				vm.Finalizers = append(vm.Finalizers, "user/finalizer")
 			})
 			r.change(pool, func(s *poolSpec) { s.Paused = true })
-			r.expectReconciled(pool, patchVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.vm("web-0").OwnerReferences).To(BeEmpty())
 			Expect(r.vm("web-0").Finalizers).To(Equal([]string{"user/finalizer"}), "also while the pool is paused")
 			r.change(pool, func(s *poolSpec) { s.Paused = false })
-			r.expectReconciled(pool, createVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2"}))
 		})
 
@@ -298,7 +300,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) {
 				vm.OwnerReferences, vm.Finalizers = nil, append(vm.Finalizers, "user/finalizer")
 			})
-			r.expectReconciled(pool, patchVM, createVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.vm("web-0").Finalizers).To(Equal([]string{"user/finalizer"}))
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
 		})
@@ -310,7 +312,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			ExpectGone(pool)
 			Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
-			r.expectReconciled(pool, patchVM, patchVM)
+			r.Step(pool)
 			Expect(r.names()).To(Equal([]string{"web-1"}))
 			Expect(r.vm("web-1").Finalizers).To(BeEmpty())
 		})
@@ -320,7 +322,7 @@ var _ = Describe("VirtualMachinePool", func() {
 			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.OwnerReferences, vm.Labels = nil, nil })
 			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
 			ExpectGone(pool)
-			r.expectReconciled(pool, patchVM)
+			r.Step(pool)
 			Expect(r.vm("web-0").Finalizers).To(BeEmpty())
 		})
 
@@ -328,13 +330,13 @@ var _ = Describe("VirtualMachinePool", func() {
 			b := builder.MakePool("web").Namespace(r.ns).Obj()
 			b.Finalizers = []string{"user/finalizer", poolFinalizer}
 			ExpectCreated(b)
-			r.settle(b)
+			r.Settle(b)
 			Expect(K8sClient.Delete(ctx, b)).To(Succeed())
 			Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
 			// The pool last: without it, nothing removes the VM's finalizer.
-			r.expectReconciledInOrder(b, patchVM, "patch VirtualMachinePool")
+			r.ExpectOrder(b, patchVM, "patch VirtualMachinePool")
 			Expect(ExpectExists(b).Finalizers).To(Equal([]string{"user/finalizer"}))
-			r.expectReconciled(b, patchPoolStatus)
+			r.Step(b)
 			Expect(r.names()).To(BeEmpty(), "a pool that is being deleted makes no VMs")
 		})
 
@@ -342,26 +344,26 @@ var _ = Describe("VirtualMachinePool", func() {
 			b := builder.MakePool("web").Namespace(r.ns).Obj()
 			b.Finalizers = []string{"user/finalizer"}
 			ExpectCreated(b)
-			r.settle(b)
+			r.Settle(b)
 			Expect(K8sClient.Delete(ctx, b)).To(Succeed())
 			r.change(b, func(s *poolSpec) {
 				s.Replicas = ptr.To[int32](5)
 				s.VirtualMachineTemplate.Spec.Template.Spec.Hostname = "changed"
 			})
 			for range 3 {
-				_, err := r.reconcile(b)
+				_, err := r.Try(b)
 				Expect(err).NotTo(HaveOccurred())
 			}
-			Expect(r.writes.Take()).NotTo(ContainElement(Or(HavePrefix("create "), HavePrefix("delete "))))
+			Expect(r.Writes.Take()).NotTo(ContainElement(Or(HavePrefix("create "), HavePrefix("delete "))))
 			Expect(r.names()).To(Equal([]string{"web-0"}))
 			Expect(r.vm("web-0").Spec.Template.Spec.Hostname).NotTo(Equal("changed"))
 		})
 
 		It("leaves the VMs of a new pool of its name, which the cache does not show yet", func() {
 			pool := r.create(builder.MakePool("web"))
-			r.settle(pool)
-			r.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, is := o.(*poolv1.VirtualMachinePool); return is }
-			r.expectReconciled(pool)
+			r.Settle(pool)
+			r.Writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, is := o.(*poolv1.VirtualMachinePool); return is }
+			r.ExpectSteady(pool)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(poolFinalizer))
 		})
 	})
@@ -369,18 +371,19 @@ var _ = Describe("VirtualMachinePool", func() {
 	It("does nothing while it is paused, but reports", func() {
 		pool := r.running(builder.MakePool("web").Replicas(2))
 		r.change(pool, func(s *poolSpec) { s.Paused = true })
-		r.expectReconciled(pool, patchPoolStatus)
+		r.Step(pool)
 		Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulPaused: Pool is paused"))
 		Expect(ExpectExists(pool)).To(havePoolCondition(poolPaused, "SuccessfulPaused", "Pool controller is paused"))
 		r.scale(pool, 3)
 		r.change(pool, hostname("b"))
-		r.expectReconciled(pool)
+		r.ExpectSteady(pool)
 		Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
-		r.expectReconciled(pool, patchVM)
-		r.expectReconciled(pool, patchPoolStatus)
+		r.Step(pool)
+		r.Step(pool)
 		Expect(ExpectExists(pool)).To(havePoolReplicas(1, 1))
+		Expect(r.names()).To(Equal([]string{"web-1"}))
 		r.change(pool, func(s *poolSpec) { s.Paused = false })
-		r.settle(pool)
+		r.Settle(pool)
 		Expect(r.events.Take()).To(ContainElement("Normal SuccessfulResume: Pool is unpaused"))
 		Expect(ExpectExists(pool)).To(And(havePoolReplicas(3, 1), haveNoPoolConditions()))
 	})
@@ -388,23 +391,23 @@ var _ = Describe("VirtualMachinePool", func() {
 	It("reports a VM that cannot be created, with the text of the last error", func() {
 		pool := r.create(builder.MakePool("web").Replicas(9))
 		text := "first"
-		r.writes.Fail = func(request string) error {
+		r.Writes.Fail = func(request string) error {
 			if request == createVM {
 				return apierrors.NewBadRequest(text)
 			}
 			return nil
 		}
 		for _, text = range []string{"first", "first", "second"} {
-			_, err := r.reconcile(pool)
+			_, err := r.Try(pool)
 			Expect(err).To(HaveOccurred())
-			Expect(only(r.writes.Take(), createVM)).To(HaveLen(1))
+			Expect(only(r.Writes.Take(), createVM)).To(HaveLen(1))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", text))
 		}
 		Expect(r.events.Take()).To(HaveExactElements(
 			ContainSubstring("Warning FailedCreate: Error creating VM: "), ContainSubstring("Warning FailedScaleOut: "),
 			ContainSubstring("second"), ContainSubstring("second")), "a failure is recorded when it is new")
-		r.writes.Fail = nil
-		r.settle(pool)
+		r.Writes.Fail = nil
+		r.Settle(pool)
 		Expect(ExpectExists(pool)).To(And(havePoolReplicas(9, 0), haveNoPoolConditions()))
 	})
 
@@ -412,19 +415,8 @@ var _ = Describe("VirtualMachinePool", func() {
 		pool := r.running(builder.MakePool("web"))
 		r.change(pool, func(s *poolSpec) { s.Selector.MatchLabels[builder.PoolLabel] = "other" })
 		Expect(K8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
-		r.expectReconciled(pool, patchVM, patchPoolStatus)
+		r.Step(pool)
 		Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", "spec.selector does not match"))
 		Expect(r.names()).To(BeEmpty())
 	})
 })
-
-// settleStale reconciles with a cache that does not change.
-func (r *pools) settleStale(pool *poolv1.VirtualMachinePool) {
-	GinkgoHelper()
-	for range 3 {
-		_, err := r.reconcile(pool)
-		Expect(err).NotTo(HaveOccurred())
-	}
-	r.writes.StaleList = nil
-	r.writes.Take()
-}

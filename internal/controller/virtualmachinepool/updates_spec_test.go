@@ -31,23 +31,25 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			pool := r.running(builder.MakePool("web").Replicas(3).With(oneByOne))
 			r.change(pool, hostname("b"))
 			// The VM before its guest, which would otherwise start again as it was.
-			r.expectReconciledInOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI, patchPoolStatus)
+			r.ExpectOrder(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI, patchPoolStatus)
 			Expect(r.events.Take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
 				"Normal SuccessfulDelete: Successfully updated resource "+r.ns+"/web-0"))
 			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))
 			Expect(r.vm("web-2").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
 			ExpectGone(builder.MakeVMI("web-0").Namespace(r.ns).Obj())
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 			Expect(r.vmi("web-1").DeletionTimestamp).To(BeNil(), "one at a time")
 			r.start()
-			r.expectReconciled(pool, deleteVMI)
+			r.Step(pool)
+			ExpectGone(builder.MakeVMI("web-1").Namespace(r.ns).Obj())
 			r.start()
-			r.expectReconciled(pool, deleteVMI)
+			r.Step(pool)
+			ExpectGone(builder.MakeVMI("web-2").Namespace(r.ns).Obj())
 			Expect(r.revisions()).To(Equal([]string{"web-1", "web-2"}))
 			r.start()
-			r.expectReconciled(pool, deleteRevision, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.revisions()).To(Equal([]string{"web-2"}))
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 		})
 
 		It("keep what users changed", func() {
@@ -61,7 +63,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			})
 			Expect(K8sClient.Delete(ctx, r.vmi("web-0"))).To(Succeed())
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM, patchPoolStatus)
+			r.Step(pool)
 			vm := r.vm("web-0")
 			Expect(vm.Spec.Template.Spec.Hostname).To(Equal("b"))
 			Expect(vm.Labels).To(HaveKeyWithValue("mine", "yes"))
@@ -75,10 +77,13 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.change(pool, func(s *poolSpec) {
 				s.NameGeneration = &poolv1.VirtualMachinePoolNameGeneration{AppendIndexToSecretRefs: ptr.To(true)}
 			})
-			r.expectReconciled(pool, createRevision, patchVM, patchVMI, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.events.Take()).To(BeEmpty())
-			r.expectReconciled(pool, deleteRevision, patchPoolStatus)
-			r.expectReconciled(pool)
+			Expect(r.vm("web-0").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
+			Expect(r.vmi("web-0").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
+			r.Step(pool)
+			Expect(r.revisions()).To(Equal([]string{"web-2"}))
+			r.ExpectSteady(pool)
 		})
 
 		It("replace VMs if the template has other disks", func() {
@@ -86,7 +91,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.change(pool, func(s *poolSpec) {
 				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
 			})
-			r.expectReconciled(pool, createRevision, deleteVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
 		})
 
@@ -95,13 +100,13 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
 			}))
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM, "patch VirtualMachine/status", patchPoolStatus)
+			r.Step(pool)
 			uid := r.vmi("web-0").UID
 			Expect(r.vm("web-0").Status.StateChangeRequests).To(Equal([]v1.VirtualMachineStateChangeRequest{
 				{Action: v1.StopRequest, UID: &uid, Data: map[string]string{"runStrategy": "Manual"}},
 				{Action: v1.StartRequest, Data: map[string]string{"runStrategy": "Manual"}},
 			}))
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 		})
 
 		It("leave guests alone if they are opportunistic, and VMs if they are unmanaged", func() {
@@ -109,29 +114,30 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}}
 			}))
 			r.change(pool, hostname("b"))
-			r.expectReconciled(pool, createRevision, patchVM, patchPoolStatus)
-			r.expectReconciled(pool, patchPoolStatus)
+			r.Step(pool)
+			r.Step(pool)
 			Expect(r.revisions()).To(HaveLen(2), "the VMI names the old one")
+			Expect(r.vmi("web-0").DeletionTimestamp).To(BeNil())
 			r.change(pool, func(s *poolSpec) {
 				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}
 				hostname("c")(s)
 			})
-			r.expectReconciled(pool, createRevision)
+			r.Step(pool)
 			Expect(r.vm("web-0").Spec.Template.Spec.Hostname).To(Equal("b"))
 		})
 
 		It("stop at the first VMI that cannot be deleted", func() {
 			pool := r.running(builder.MakePool("web").Replicas(3))
 			r.change(pool, hostname("b"))
-			r.writes.Fail = func(request string) error {
+			r.Writes.Fail = func(request string) error {
 				if request == deleteVMI {
 					return ErrInjected
 				}
 				return nil
 			}
-			_, err := r.reconcile(pool)
+			_, err := r.Try(pool)
 			Expect(err).To(MatchError(ErrInjected))
-			Expect(only(r.writes.Take(), deleteVMI)).To(HaveLen(1))
+			Expect(only(r.Writes.Take(), deleteVMI)).To(HaveLen(1))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedUpdate", ErrInjected.Error()))
 			Expect(r.events.Take()).To(ContainElement(ContainSubstring("Warning FailedUpdate: ")))
 		})
@@ -143,20 +149,21 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			foreign.Data.Raw = []byte(`{}`)
 			ExpectCreated(foreign)
 			pool := r.create(builder.MakePool("web"))
-			r.expectReconciled(pool, createRevision, createRevision, createVM, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.vm("web-0").Labels[v1.VirtualMachinePoolRevisionName]).To(MatchRegexp(`^web-1-.{5}$`))
-			r.expectReconciled(pool)
+			r.ExpectSteady(pool)
 			ExpectExists(foreign)
 		})
 
 		It("that KubeVirt made are used and found again", func() {
 			pool := r.create(builder.MakePool("web"))
-			r.settle(pool)
+			r.Settle(pool)
 			revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}}
 			ExpectExists(revision).Labels = nil
 			Expect(K8sClient.Update(ctx, revision)).To(Succeed())
-			r.expectReconciled(pool, createRevision, "patch ControllerRevision")
-			r.expectReconciled(pool)
+			r.Step(pool)
+			Expect(ExpectExists(revision).Labels).To(HaveKeyWithValue(v1.CreatedByLabel, string(pool.UID)))
+			r.ExpectSteady(pool)
 		})
 
 		// unsort replaces a revision by one whose keys have the order of the fields of Go's struct, as KubeVirt and earlier versions wrote it.
@@ -187,26 +194,26 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 
 		It("can be orphaned by the garbage collector", func() {
 			pool := r.create(builder.MakePool("web"))
-			r.settle(pool)
+			r.Settle(pool)
 			expectOrphaned(pool, nil)
 		})
 
 		It("are replaced by ones of the same name and content if their keys are not sorted, also of a paused pool", func() {
 			pool := r.create(builder.MakePool("web"))
-			r.settle(pool)
+			r.Settle(pool)
 			old := unsort(pool, ours(pool))
 			r.change(pool, func(s *poolSpec) { s.Paused = true })
-			r.settle(pool)
+			r.Settle(pool)
 			expectOrphaned(pool, old.Data.Raw)
 		})
 
 		DescribeTable("are sorted while the pool is being orphaned", func(labels func(*poolv1.VirtualMachinePool) map[string]string) {
 			pool := r.create(builder.MakePool("web"))
-			r.settle(pool)
+			r.Settle(pool)
 			old := unsort(pool, labels(pool))
 			Expect(K8sClient.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
-			r.expectReconciled(pool, createRevision, deleteRevision, createRevision, deleteRevision)
-			r.expectReconciled(pool)
+			r.Step(pool)
+			r.ExpectSteady(pool)
 			expectOrphaned(pool, old.Data.Raw)
 		},
 			Entry("those of an earlier version", ours),
@@ -216,13 +223,13 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 		It("that cannot be deleted are reported", func() {
 			pool := r.running(builder.MakePool("web").Replicas(0))
 			r.change(pool, hostname("b"))
-			r.writes.Fail = func(request string) error {
+			r.Writes.Fail = func(request string) error {
 				if request == deleteRevision {
 					return ErrInjected
 				}
 				return nil
 			}
-			_, err := r.reconcile(pool)
+			_, err := r.Try(pool)
 			Expect(err).To(MatchError(ErrInjected))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedRevisionPruning", ErrInjected.Error()))
 		})
@@ -234,16 +241,16 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 				descending(s)
 				s.ScaleInStrategy.Proactive.StatePreservation = ptr.To(poolv1.StatePreservationOffline)
 			}))
-			r.settle(pool)
+			r.Settle(pool)
 			r.fails("web-0", v1.VirtualMachineStatusErrImagePull, 2*time.Minute)
 			r.fails("web-1", v1.VirtualMachineStatusUnschedulable, time.Hour)
-			Expect(r.expectReconciled(pool).RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Second))
+			Expect(r.ExpectSteady(pool).RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Second))
 			r.clock.SetTime(r.clock.Now().Add(3*time.Minute + time.Second))
-			r.expectReconciled(pool, deleteVM)
+			r.Step(pool)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
-			r.expectReconciled(pool, patchVM)
+			r.Step(pool)
 			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.Finalizers = nil }) // in place of the garbage collector
-			r.expectReconciled(pool, createVM)
+			r.Step(pool)
 			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
 		})
 
@@ -251,31 +258,31 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			pool := r.create(builder.MakePool("web").With(healing))
 			pool.Finalizers = []string{"test/hold"}
 			Expect(K8sClient.Update(ctx, pool)).To(Succeed())
-			r.settle(pool)
+			r.Settle(pool)
 			r.status("web-0", func(s *v1.VirtualMachineStatus) {
 				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
 			})
 			r.change(pool, func(s *poolSpec) { s.Paused = true })
-			r.expectReconciled(pool, patchPoolStatus)
+			r.Step(pool)
 			r.change(pool, func(s *poolSpec) { s.Paused = false })
 			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
-			r.expectReconciled(pool, patchPoolStatus)
+			r.Step(pool)
 			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
 		})
 
 		It("spares a VM that changes at the last moment", func() {
 			pool := r.create(builder.MakePool("web").With(healing))
-			r.settle(pool)
+			r.Settle(pool)
 			r.status("web-0", func(s *v1.VirtualMachineStatus) {
 				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
 			})
-			r.writes.Fail = func(request string) error {
+			r.Writes.Fail = func(request string) error {
 				if request == deleteVM {
 					r.status("web-0", func(s *v1.VirtualMachineStatus) { s.StartFailure = nil })
 				}
 				return nil
 			}
-			result, err := r.reconcile(pool)
+			result, err := r.Try(pool)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result).NotTo(BeZero())
 			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())

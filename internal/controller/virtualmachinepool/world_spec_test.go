@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolapi "github.com/vireo-project/vireo/api/pool"
@@ -31,8 +30,6 @@ import (
 )
 
 const deleteVMI = "delete VirtualMachineInstance"
-
-const patchVMI = "patch VirtualMachineInstance"
 
 // Writes of a pool's reconciliation.
 const (
@@ -50,7 +47,7 @@ type poolSpec = poolv1.VirtualMachinePoolSpec
 // pools is a reconciler of pools on the suite's API server, with a clock that stands still.
 type pools struct {
 	*virtualmachinepool.Reconciler
-	writes *Writes
+	Steps
 	events *RecordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
@@ -58,9 +55,11 @@ type pools struct {
 
 func newPools() *pools {
 	r := &pools{
-		writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
+		Steps:  Steps{Writes: NewWrites()},
+		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
-	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.writes, APIReader: AsController, Recorder: r.events, Clock: r.clock}
+	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.Writes, APIReader: AsController, Recorder: r.events, Clock: r.clock}
+	r.Of = r.Reconciler
 	return r
 }
 
@@ -69,40 +68,6 @@ func (r *pools) create(b *builder.Pool) *poolv1.VirtualMachinePool {
 	pool := b.Namespace(r.ns).Obj()
 	ExpectCreated(pool)
 	return ExpectExists(pool)
-}
-
-func (r *pools) reconcile(pool *poolv1.VirtualMachinePool) (ctrl.Result, error) {
-	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
-}
-
-// expectReconciled reconciles once and expects exactly these writes, in any order.
-func (r *pools) expectReconciled(pool *poolv1.VirtualMachinePool, writes ...string) ctrl.Result {
-	GinkgoHelper()
-	result, err := r.reconcile(pool)
-	Expect(err).NotTo(HaveOccurred())
-	r.writes.ExpectWritten(writes...)
-	return result
-}
-
-// expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
-func (r *pools) expectReconciledInOrder(pool *poolv1.VirtualMachinePool, writes ...string) {
-	GinkgoHelper()
-	_, err := r.reconcile(pool)
-	Expect(err).NotTo(HaveOccurred())
-	r.writes.ExpectWrittenInOrder(writes...)
-}
-
-// settle reconciles until nothing is written any more, in place of the events of the writes.
-func (r *pools) settle(pool *poolv1.VirtualMachinePool) {
-	GinkgoHelper()
-	for range 9 {
-		_, err := r.reconcile(pool)
-		Expect(err).NotTo(HaveOccurred())
-		if len(r.writes.Take()) == 0 {
-			return
-		}
-	}
-	Fail("the pool is written in each reconciliation")
 }
 
 // list returns the VMs of the namespace, by name.
@@ -186,9 +151,9 @@ func (r *pools) fails(name string, status v1.VirtualMachinePrintableStatus, sinc
 func (r *pools) running(b *builder.Pool) *poolv1.VirtualMachinePool {
 	GinkgoHelper()
 	pool := r.create(b)
-	r.settle(pool)
+	r.Settle(pool)
 	r.start()
-	r.settle(pool)
+	r.Settle(pool)
 	r.events.Take()
 	return ExpectExists(pool)
 }
