@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineinstancemigration_test
 
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -31,41 +34,37 @@ const (
 	outcomeShutdown = `{"reason":"GuestShutdown","message":"the guest powered off"}`
 )
 
-// migrations are the reconcilers of migrations and of VMIs on the suite's API server, with a fake clock.
+// migrations are the reconcilers of migrations and of VMIs on the suite's API server, with a fake clock. A migration goes
+// on when both have written in turn, so these specs cannot do without the reconciler of VMIs.
 type migrations struct {
-	*world
 	reconciler *virtualmachineinstancemigration.Reconciler
 	recorded   *RecordedEvents
 	// cache is the client of the migrations' reconciler.
 	cache *Writes
+	// vmis is the reconciler of VMIs, and writes is its client.
+	vmis   *virtualmachineinstance.Reconciler
+	writes *Writes
+	clock  *clocktesting.FakePassiveClock
+	ns     string
 }
 
 func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
-	w := newWorld()
-	config := w.Config.Current()
+	config := VMIConfig()
 	for _, change := range configure {
 		change(&config)
 	}
-	w.Config = FixedConfig{Config: config}
-	m := &migrations{world: w, recorded: &RecordedEvents{}, cache: NewWrites()}
+	m := &migrations{
+		recorded: &RecordedEvents{}, cache: NewWrites(), writes: NewWrites(),
+		clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
+	}
+	m.vmis = &virtualmachineinstance.Reconciler{
+		Client: m.writes, APIReader: AsController, Recorder: &RecordedEvents{}, AgentRecorder: (&RecordedEvents{}).Agent,
+		Config: FixedConfig{Config: config}, Clock: m.clock, Namespace: "kubevirt", DataVolumes: DataVolumes{},
+	}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, APIReader: AsController, Recorder: m.recorded, Config: FixedConfig{Config: config}, Clock: w.clock,
+		Client: m.cache, APIReader: AsController, Recorder: m.recorded, Config: FixedConfig{Config: config}, Clock: m.clock,
 	}
-	DeferCleanup(m.deleteMigrations)
 	return m
-}
-
-// deleteMigrations deletes the migrations of this spec: their limit is the cluster's.
-func (m *migrations) deleteMigrations() {
-	list := &v1.VirtualMachineInstanceMigrationList{}
-	Expect(K8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
-	for i := range list.Items {
-		vmim := &list.Items[i]
-		before := vmim.DeepCopy()
-		vmim.Finalizers = nil
-		Expect(client.IgnoreNotFound(K8sClient.Patch(ctx, vmim, client.MergeFrom(before)))).To(Succeed())
-		Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, vmim))).To(Succeed())
-	}
 }
 
 // node returns a node name that is unique to this spec: nodes have no namespace.
@@ -78,6 +77,23 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	vmi := m.assignedTo(m.node(node), builder.MakeVMI(name))
 	ReportAsAgent(vmi, Running)
 	return ExpectExists(vmi)
+}
+
+// assignedTo creates a VMI and reconciles it until it is Scheduled on a node.
+func (m *migrations) assignedTo(node string, b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := CreateVMI(m.ns, b)
+	m.writes.ExpectReconciled(m.vmis, vmi, "create Pod")
+	m.runLauncher(vmi, node)
+	return ExpectExists(vmi)
+}
+
+// runLauncher runs the launcher Pod of a VMI on a node, and reconciles the VMI until it is Scheduled.
+func (m *migrations) runLauncher(vmi *v1.VirtualMachineInstance, node string) {
+	GinkgoHelper()
+	SetLauncherStatus(vmi, node, builder.MakePodStatus().Running())
+	m.writes.ExpectReconciled(m.vmis, vmi,
+		"patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 }
 
 // host creates a node with a host CPU model.
@@ -119,7 +135,7 @@ func (m *migrations) reconcileAll(vmims ...*v1.VirtualMachineInstanceMigration) 
 		m.cache.Take()
 		for _, vmim := range vmims {
 			vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmim.Spec.VMIName}}
-			_, err := m.reconcile(vmi)
+			_, err := Reconcile(m.vmis, vmi)
 			Expect(err).NotTo(HaveOccurred())
 			m.reconcileOnce(vmim)
 		}
@@ -133,7 +149,7 @@ func (m *migrations) reconcileAll(vmims ...*v1.VirtualMachineInstanceMigration) 
 // reconcileOnce runs the migration reconciler once.
 func (m *migrations) reconcileOnce(vmim *v1.VirtualMachineInstanceMigration) ctrl.Result {
 	GinkgoHelper()
-	result, err := m.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmim)})
+	result, err := Reconcile(m.reconciler, vmim)
 	Expect(err).NotTo(HaveOccurred())
 	return result
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineinstancemigration_test
 
 import (
 	"fmt"
@@ -261,7 +261,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		m.reconcileOnce(next)
 		Expect(m.reconcileOnce(next).RequeueAfter).To(BeNumerically("~", 20*time.Second, time.Second))
 		ExpectGone(m.target(vmi, next))
-		m.advance(21 * time.Second)
+		m.clock.SetTime(m.clock.Now().Add(21 * time.Second))
 		m.reconcileAll(next)
 		ExpectExists(m.target(vmi, next))
 	})
@@ -284,7 +284,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmims = append(vmims, m.request(builder.MakeMigration("patient", "vm-2")))
 		m.reconcileAll(vmims...)
 		Expect(started(vmims)).To(Equal([]string{"patient"}))
-		m.advance(21 * time.Second)
+		m.clock.SetTime(m.clock.Now().Add(21 * time.Second))
 		m.reconcileAll(vmims...)
 		Expect(started(vmims)).To(Equal([]string{"again-vm-0", "patient"}))
 	})
@@ -424,7 +424,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		target := m.target(vmi, vmim)
 		m.setPodStatus(target, "", builder.MakePodStatus().Unschedulable("as it was"))
 		m.cache.Stale = before
-		m.advance(time.Hour)
+		m.clock.SetTime(m.clock.Now().Add(time.Hour))
 		m.reconcileOnce(vmim)
 		Expect(IsDeleted(target)).To(BeFalse())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))

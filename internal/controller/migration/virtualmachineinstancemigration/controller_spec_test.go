@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineinstancemigration_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"
@@ -164,7 +164,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.remove(PodOf(vmi))
 		m.writes.Stale = behind
-		Expect(m.reconcile(vmi)).To(HaveField("Requeue", BeTrue()))
+		Expect(Reconcile(m.vmis, vmi)).To(HaveField("Requeue", BeTrue()))
 		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
 		m.writes.Stale = nil
 		m.reconcileAll(vmim)
@@ -268,7 +268,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the source's Pod still exists")
 		m.remove(PodOf(vmi))
-		m.advance(ShownFor)
+		m.clock.SetTime(m.clock.Now().Add(ShownFor))
 		m.reconcileAll(vmim)
 		ExpectGone(vmi)
 		m.reconcileOnce(vmim)

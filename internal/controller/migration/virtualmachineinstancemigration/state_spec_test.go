@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineinstancemigration_test
 
 import (
 	"errors"
@@ -38,10 +38,9 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		vm = builder.MakeVM("vm").Namespace(m.ns).Template(PersistentVMI()).Obj()
 		ExpectCreated(vm)
 		vm = ExpectExists(vm)
-		vmi = m.create(PersistentVMI().OwnedBy(vm))
-		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		SetLauncherStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
-		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		vmi = CreateVMI(m.ns, PersistentVMI().OwnedBy(vm))
+		m.writes.ExpectReconciled(m.vmis, vmi, "create PersistentVolumeClaim", "create Pod")
+		m.runLauncher(vmi, m.node("a"))
 		ReportAsAgent(vmi, Running)
 		first = StateClaimOf(vmi)
 		m.recorded.Take()
@@ -67,13 +66,13 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 			Expect(K8sClient.Delete(ctx, fresh)).To(Succeed())
 		}
 		for range 3 {
-			_, err := m.reconcile(vmi)
+			_, err := Reconcile(m.vmis, vmi)
 			Expect(err).NotTo(HaveOccurred())
-			m.advance(ShownFor)
+			m.clock.SetTime(m.clock.Now().Add(ShownFor))
 		}
 		ExpectGone(vmi)
-		next := m.create(PersistentVMI().OwnedBy(vm))
-		_, err := m.reconcile(next)
+		next := CreateVMI(m.ns, PersistentVMI().OwnedBy(vm))
+		_, err := Reconcile(m.vmis, next)
 		Expect(err).NotTo(HaveOccurred())
 		return StateClaimIn(ExpectExists(PodOf(next)))
 	}
@@ -198,7 +197,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		Expect(gone(claim)).To(BeFalse())
 		a.complete()
 		a.act()
-		_, err := m.reconcile(vmi)
+		_, err := Reconcile(m.vmis, vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(claim).Labels).To(HaveKeyWithValue(v1.PersistentStateLabel, "vm"))
 		Expect(gone(first)).To(BeTrue())
@@ -219,7 +218,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 			return nil
 		}
 		for range 3 {
-			_, _ = m.reconcile(vmi)
+			_, _ = Reconcile(m.vmis, vmi)
 		}
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(gone(first)).To(BeFalse(), "the other claim is not the VM's yet")
@@ -266,7 +265,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		ExpectGone(m.target(ExpectExists(vmi), again))
 		Expect(ExpectExists(again).Status.Phase).To(Equal(v1.MigrationPending))
 		claim := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmi.Status.MigrationState.TargetPersistentStatePVCName}})
-		_, err := m.reconcile(vmi)
+		_, err := Reconcile(m.vmis, vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(m.reconciler.OfState(ctx, ExpectExists(claim))).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
 		m.reconcileAll(again)

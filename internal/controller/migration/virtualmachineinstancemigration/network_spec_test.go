@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineinstancemigration_test
 
 import (
 	"context"
@@ -25,14 +25,14 @@ var _ = Describe("A network for migrations", func() {
 
 	// named configures the network in the KubeVirt object.
 	named := func() {
-		config := m.Config.Current()
+		config := m.vmis.Config.Current()
 		config.Migrations.Network = ptr.To(m.ns + "/wire")
 		config.MigrationNetwork = types.NamespacedName{Namespace: m.ns, Name: "wire"}
-		m.Config = FixedConfig{Config: config}
+		m.vmis.Config = FixedConfig{Config: config}
 		m.reconciler.Config = FixedConfig{Config: config}
 	}
 	laid := func() {
-		m.APIReader = definedNetworks{m.APIReader}
+		m.vmis.APIReader = definedNetworks{m.vmis.APIReader}
 		m.reconciler.APIReader = definedNetworks{m.reconciler.APIReader}
 	}
 	state := func(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigrationState {
