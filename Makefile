@@ -177,7 +177,7 @@ test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it
 	@hack/e2e.sh
 
 .PHONY: test-e2e-all
-test-e2e-all: ## Like test-e2e, with all extended specs: test-e2e runs a third of them, chosen by the commit
+test-e2e-all: ## Like test-e2e, with all extended specs, of which test-e2e runs those that hack/third.sh chooses
 	@ALL=1 hack/e2e.sh
 	@hack/test-helm.sh
 	@$(MAKE) test-csi

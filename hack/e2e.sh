@@ -3,7 +3,7 @@
 # Copyright The Vireo Authors
 #
 # Runs the end-to-end suite on a local cluster of two nodes, removes the cluster and checks that nothing of it is left. With KUBECONFIG
-# it uses that cluster instead. Of the specs marked as extended it runs a third, chosen by the commit's hash, or all of them with ALL=1
+# it uses that cluster instead. Of the specs marked as extended it runs those that hack/third.sh chooses, or all of them with ALL=1
 # or with FOCUS, which selects specs by name. KEEP=1 keeps the cluster. PROCS is the number of parallel specs; specs that disrupt shared
 # components run alone, after the others.
 set -euo pipefail
@@ -21,10 +21,10 @@ failures=$step_logs/failures.txt
 # labels: prints a label filter for Ginkgo, or nothing for all specs.
 labels() { [ -n "${ALL:-}${FOCUS:-}" ] || hack/third.sh; }
 
-# The specs of snapshots and of the importer are extended(1). The first time, the storage's components take about 8 minutes, and the
+# The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the storage's components take about 8 minutes, and the
 # importer takes as long.
 case $(labels) in
-'' | *extended-1) STORAGE=1 IMPORTER=1 ;;
+'' | *extended-1* | *of-snapshot* | *of-datavolume*) STORAGE=1 IMPORTER=1 ;;
 esac
 
 # The image of virtctl guestfs, a complete Debian of about 1 GB, is for slow specs.
@@ -33,7 +33,7 @@ esac
 # build_prometheus: builds it if its spec runs, which is extended(3) and needs a local cluster.
 build_prometheus() {
 	case $(labels) in
-	'' | *extended-3) [ -z "$own_cluster" ] || hack/tools/build.sh prometheus ;;
+	'' | *extended-3* | *of-monitoring*) [ -z "$own_cluster" ] || hack/tools/build.sh prometheus ;;
 	esac
 }
 

@@ -3,31 +3,14 @@
 # Copyright The Vireo Authors
 #
 # Runs the tests of the packages below internal and cmd that differ from BASE with Go's race detector, one package at a time: first one
-# that the hash of the commit chooses, so that each has its turn, then those with the fewest tests. Uncommitted changes count. BASE
-# defaults to the merge base with origin/main, or to the previous commit if that is HEAD or if there is no such branch. After BUDGET
-# seconds it starts no further package, and prints those left out; below 60 none is chosen. A package is stopped after three times
+# that the hash of the commit chooses, so that each has its turn, then those with the fewest tests. Uncommitted changes count.
+# hack/base.sh says what BASE defaults to. After BUDGET seconds it starts no further package, and prints those left out; below 60 none is chosen. A package is stopped after three times
 # that. --list prints the packages in their order and runs nothing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. hack/base.sh
 began=$SECONDS
-
-base() {
-	local found
-	if [ -n "${BASE:-}" ]; then
-		git rev-parse --verify "$BASE^{commit}"
-		return
-	fi
-	found=$(git merge-base HEAD origin/main 2>/dev/null || true)
-	if [ -z "$found" ] || [ "$found" = "$(git rev-parse HEAD)" ]; then
-		found=$(git rev-parse --verify --quiet HEAD^ || true)
-	fi
-	if [ -z "$found" ]; then
-		echo "race: no commit before HEAD is in this clone: only what is not committed is tested" >&2
-		found=HEAD
-	fi
-	echo "$found"
-}
 
 # packages: maps changed files to packages: the nearest directory above with Go files, since test data is in subdirectories.
 packages() {

@@ -8,7 +8,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -33,6 +32,7 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/speclabels"
 )
 
 // How long guests and the control plane may take on a busy computer with two cores and software emulation. These only limit a hang; no spec
@@ -66,10 +66,8 @@ func TestEndToEnd(t *testing.T) {
 	RunSpecs(t, "End to end", Label("e2e"))
 }
 
-// extended labels specs that `make test-e2e` runs for only one commit in three, selected by the commit's hash; `make test-e2e-all` runs all
-// of them. It is for variants of what another spec covers, and for specs that take a minute or more. third is 1, 2 or 3. Each third should
-// take about the same time.
-func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
+// extended labels specs that `make test-e2e` does not run for each commit; `make test-e2e-all` runs all of them.
+var extended = speclabels.Extended
 
 // slow labels specs that take more than five minutes and whose subject another suite also covers: only `make test-e2e-all` runs them.
 func slow() Labels { return Label("extended", "slow") }

@@ -6,7 +6,6 @@ package integration_test
 
 import (
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/vireo-project/vireo/test/libvirtd"
+	"github.com/vireo-project/vireo/test/speclabels"
 )
 
 func TestIntegration(t *testing.T) {
@@ -40,8 +40,8 @@ func TestIntegration(t *testing.T) {
 // Ginkgo.
 const labelsEnv = "VIREO_INTEGRATION_LABELS"
 
-// extended labels specs of which .ci/run runs a third, as those of test/e2e. third is 1, 2 or 3.
-func extended(third int) Labels { return Label("extended", "extended-"+strconv.Itoa(third)) }
+// extended labels specs that .ci/run does not run for each commit, as those of test/e2e.
+var extended = speclabels.Extended
 
 // startLibvirtd runs a libvirtd until the spec ends.
 func startLibvirtd() (*libvirtd.Daemon, *libvirt.Connect) {
