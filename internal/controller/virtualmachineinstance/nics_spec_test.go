@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineinstance_test
 
 import (
 	"fmt"
@@ -38,11 +38,6 @@ var _ = Describe("VMI with other interfaces", func() {
 		w.expectQuiet(vmi)
 		return ExpectExists(vmi)
 	}
-	change := func(vmi *v1.VirtualMachineInstance, how func(*v1.VirtualMachineInstanceSpec)) {
-		GinkgoHelper()
-		how(&ExpectExists(vmi).Spec)
-		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-	}
 	// multus reports the networks of the Pod.
 	multus := func(vmi *v1.VirtualMachineInstance, interfaces ...string) {
 		GinkgoHelper()
@@ -57,7 +52,7 @@ var _ = Describe("VMI with other interfaces", func() {
 
 	It("requests a new network for its Pod, and migrates if nothing attaches it within 15 seconds", func() {
 		vmi := runs(corev1.ConditionTrue)
-		change(vmi, WithBlueNetwork)
+		ChangeVMISpec(vmi, WithBlueNetwork)
 		result := w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically("<=", 15*time.Second))
 		Expect(result.RequeueAfter).To(BeNumerically(">", 10*time.Second))
@@ -80,7 +75,7 @@ var _ = Describe("VMI with other interfaces", func() {
 
 	It("says that it needs a restart if the guest does not migrate", func() {
 		vmi := runs(corev1.ConditionFalse)
-		change(vmi, WithBlueNetwork)
+		ChangeVMISpec(vmi, WithBlueNetwork)
 		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -88,7 +83,7 @@ var _ = Describe("VMI with other interfaces", func() {
 		w.expectQuiet(vmi)
 
 		By("taking the interface back")
-		change(vmi, func(s *v1.VirtualMachineInstanceSpec) {
+		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) {
 			s.Networks, s.Domain.Devices.Interfaces = s.Networks[:1], s.Domain.Devices.Interfaces[:1]
 		})
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -97,14 +92,14 @@ var _ = Describe("VMI with other interfaces", func() {
 
 	It("migrates at once for another network of an interface that it has, or says that it needs a restart", func() {
 		vmi := runs(corev1.ConditionTrue)
-		change(vmi, WithBlueNetwork)
+		ChangeVMISpec(vmi, WithBlueNetwork)
 		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
 		multus(vmi, "eth0", blue)
 		ReportAsAgent(vmi, InGuest("default", "blue"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 
-		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "red-net" })
+		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "red-net" })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
 			"other networks for the interfaces blue: the guest migrates"))
@@ -114,7 +109,7 @@ var _ = Describe("VMI with other interfaces", func() {
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 
 		By("taking the change back")
-		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "blue-net" })
+		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "blue-net" })
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 		w.expectQuiet(vmi)
@@ -122,12 +117,12 @@ var _ = Describe("VMI with other interfaces", func() {
 
 	It("leaves the network of an absent interface to its Pod until the guest has released the interface", func() {
 		vmi := runs(corev1.ConditionTrue)
-		change(vmi, WithBlueNetwork)
+		ChangeVMISpec(vmi, WithBlueNetwork)
 		multus(vmi, "eth0", blue)
 		ReportAsAgent(vmi, InGuest("default", "blue"))
 		w.expectQuiet(vmi)
 
-		change(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent })
+		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent })
 		w.expectQuiet(vmi)
 		ReportAsAgent(vmi, InGuest("default"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
