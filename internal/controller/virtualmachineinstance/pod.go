@@ -112,6 +112,7 @@ func (s *scope) createPod(ctx context.Context) error {
 	}
 	s.pod = pod
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created virtual machine pod %s", pod.Name)
+	s.warnOfUnusedState()
 	return nil
 }
 

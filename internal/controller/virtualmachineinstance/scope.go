@@ -93,6 +93,8 @@ type observed struct {
 	plugsOf types.UID
 	// stateClaim is the claim with the state of TPM and EFI, or nil.
 	stateClaim *corev1.PersistentVolumeClaim
+	// unusedStates are claims without an owner whose label names the VM, beside stateClaim. They are read before the Pod is created.
+	unusedStates []*corev1.PersistentVolumeClaim
 	// silence is set if the agent of a live VMI's node does not respond.
 	silence *silence
 	// migratesWorkloads reports whether virt-controller migrates guests that need another Pod.

@@ -21,7 +21,10 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/snapshot"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -32,6 +35,9 @@ const (
 	ReasonStateCreateFailed = "FailedBackendStorageCreate"
 	ReasonStateNotReady     = "BackendStorageNotReady"
 )
+
+// ReasonStateUnused is the reason of an event about a claim that a VM does not use although its label names the VM.
+const ReasonStateUnused = "BackendStorageUnused"
 
 const (
 	// stateSize is the size of the state claim. KubeVirt's value.
@@ -46,7 +52,7 @@ const (
 var (
 	// errForeignClaim is the problem of a claim with the name of the state claim.
 	errForeignClaim = errors.New("belongs to another owner: delete it, or give the VirtualMachine another name")
-	// errTwoStates is possible if a VMI was removed by force before settleStateClaims.
+	// errTwoStates is possible if a VMI was removed by force before settleStateClaims, or if claims were restored or copied.
 	errTwoStates = errors.New("both have the persistent state of this VM: delete the one that you do not need")
 )
 
@@ -84,13 +90,45 @@ func (s *scope) readStateClaimOfPod(ctx context.Context) error {
 		return nil
 	}
 	claim, err := readClaim(ctx, s.client, s.vmi.Namespace, name)
+	if err != nil || claim == nil {
+		return err
+	}
 	s.stateClaim = claim
-	return err
+	return s.adoptStateClaim(ctx)
 }
 
-// findStateClaim returns the claim whose label has this VM's name, or nil. One without an owner, as after a restore, is used
-// too; one of an earlier VM of the name is about to be deleted with it. It reads from the API server: the cache may lack a
-// restored claim, and may have the one from before a migration.
+// adoptStateClaim makes the VM the owner of the claim that its Pod uses if the claim belongs to nobody, as after a restore by
+// another tool. Otherwise it would outlive the VM, and a later VM of the name would get this one's TPM.
+func (s *scope) adoptStateClaim(ctx context.Context) error {
+	owner := vmistatus.VMOf(s.vmi)
+	if owner == nil || !isAbandoned(s.stateClaim, s.vmi) {
+		return nil
+	}
+	// The garbage collector would delete a claim whose owner is gone. With the VM, the claim of a stale VMI would be lost.
+	vm, err := kit.Read(ctx, client.ObjectKeyFromObject(s.vmi), &v1.VirtualMachine{}, s.apiReader)
+	if err != nil || vm == nil || vm.UID != owner.UID || vm.DeletionTimestamp != nil {
+		return err
+	}
+	claim, err := optimistic.Patch(ctx, s.client, s.stateClaim, func(claim *corev1.PersistentVolumeClaim) {
+		claim.OwnerReferences = []metav1.OwnerReference{*owner}
+	})
+	if err != nil {
+		return fmt.Errorf("make the VirtualMachine the owner of PersistentVolumeClaim %s: %w", client.ObjectKeyFromObject(s.stateClaim), err)
+	}
+	s.stateClaim = claim
+	return nil
+}
+
+// isAbandoned reports whether a claim has the state of this VM and belongs to nobody. One that a VirtualMachineRestore has left
+// without an owner does not: its volumeOwnershipPolicy is None.
+func isAbandoned(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInstance) bool {
+	return hasState(claim, vmi) && len(claim.OwnerReferences) == 0 && claim.DeletionTimestamp == nil &&
+		claim.Annotations[snapshot.RestoreNameAnnotation] == ""
+}
+
+// findStateClaim returns the claim whose label has this VM's name, or nil: the VM's own, or else one without an owner, as after
+// a restore; one of an earlier VM of the name is about to be deleted with it. It reads from the API server: the cache may lack
+// a restored claim, and may have the one from before a migration.
 func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
 	err := s.apiReader.List(ctx, list, client.InNamespace(s.vmi.Namespace),
@@ -98,8 +136,7 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 	if err != nil {
 		return nil, fmt.Errorf("list the claims with the guest's persistent state: %w", err)
 	}
-	var found *corev1.PersistentVolumeClaim
-	var owned []*corev1.PersistentVolumeClaim
+	var owned, ownerless []*corev1.PersistentVolumeClaim
 	for i := range list.Items {
 		claim := &list.Items[i]
 		owner := metav1.GetControllerOf(claim)
@@ -107,18 +144,33 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 		case claim.DeletionTimestamp != nil:
 		case owner != nil && owner.UID == StateOwner(s.vmi).UID:
 			owned = append(owned, claim)
-		case owner == nil && found == nil:
-			found = claim
+		case owner == nil:
+			ownerless = append(ownerless, claim)
 		}
 	}
-	switch len(owned) {
+	s.unusedStates = nil
+	candidates := ownerless
+	if len(owned) > 0 {
+		candidates, s.unusedStates = owned, ownerless
+	}
+	switch len(candidates) {
 	case 0:
-		return found, nil
+		return nil, nil
 	case 1:
-		return owned[0], nil
+		return candidates[0], nil
 	default:
-		first, second := describeStateClaim(owned[0]), describeStateClaim(owned[1])
+		first, second := describeStateClaim(candidates[0]), describeStateClaim(candidates[1])
 		return nil, fmt.Errorf("PersistentVolumeClaims %s and %s %w", first, second, errTwoStates)
+	}
+}
+
+// warnOfUnusedState reports that a claim without an owner is not used because the VM has one of its own: a backup tool may have
+// restored it after the VM had started with an empty state.
+func (s *scope) warnOfUnusedState() {
+	for _, claim := range s.unusedStates {
+		s.event(corev1.EventTypeWarning, ReasonStateUnused, actionCreateState, "PersistentVolumeClaim %s with persistent state of this VM is not "+
+			"used, because the VM has %s: delete the one that you do not need while the VM is stopped", describeStateClaim(claim),
+			describeStateClaim(s.stateClaim))
 	}
 }
 

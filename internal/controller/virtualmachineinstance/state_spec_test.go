@@ -111,13 +111,91 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("uses a restored claim without changing it", func() {
-		_, vmi := w.ofVM()
-		restored := builder.MakePVC("from-a-backup").Namespace(w.ns).Bound("10Mi").Obj()
-		restored.Labels = map[string]string{"persistent-state-for": "vm"}
-		ExpectCreated(restored)
+	It("uses a restored claim, which its VM owns from then on", func() {
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		vm, vmi := w.ofVM()
+		restored := w.restoredState("from-a-backup")
 		w.expectReconciled(vmi, "create Pod")
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("from-a-backup"))
+		w.expectReconciled(vmi, "patch PersistentVolumeClaim")
+		Expect(metav1.IsControlledBy(ExpectExists(restored), vm)).To(BeTrue())
+		w.events.Take()
+		w.expectQuiet(vmi)
+
+		By("starting another VM of the name")
+		w.removeVMI(vmi)
+		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+		_, other := w.ofVM()
+		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
+		Expect(StateClaimIn(ExpectExists(PodOf(other)))).NotTo(Equal("from-a-backup"))
+	})
+
+	DescribeTable("uses a claim that somebody else may need, without changing it",
+		func(change func(*corev1.PersistentVolumeClaim), without func(*v1.VirtualMachine)) {
+			vm, vmi := w.ofVM()
+			restored := w.restoredState("state", change)
+			w.expectReconciled(vmi, "create Pod")
+			Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("state"))
+			without(vm)
+			w.events.Take()
+			w.expectQuiet(vmi)
+			Expect(ExpectExists(restored).OwnerReferences).To(Equal(restored.OwnerReferences))
+		},
+		Entry("because another object owns it", func(claim *corev1.PersistentVolumeClaim) {
+			claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "keeper", UID: "keeper"}}
+		}, func(*v1.VirtualMachine) {}),
+		Entry("because a restore has left it without an owner", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Annotations = map[string]string{"restore.kubevirt.io/name": "restore"}
+		}, func(*v1.VirtualMachine) {}),
+		Entry("because its VM is gone", func(*corev1.PersistentVolumeClaim) {}, func(vm *v1.VirtualMachine) {
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+		}),
+		Entry("because its VM is another one of the name", func(*corev1.PersistentVolumeClaim) {}, func(vm *v1.VirtualMachine) {
+			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+			ExpectCreated(builder.MakeVM("vm").Namespace(w.ns).Template(PersistentVMI()).Obj())
+		}),
+	)
+
+	It("uses a restored claim without changing it if it has no VM", func() {
+		vmi := w.create(PersistentVMI())
+		restored := w.restoredState("state")
+		w.expectReconciled(vmi, "create Pod")
+		w.events.Take()
+		w.expectQuiet(vmi)
+		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
+	})
+
+	It("does not choose one of several restored claims", func() {
+		_, vmi := w.ofVM()
+		first := w.restoredState("a-backup")
+		w.restoredState("b-backup")
+		const message = "both have the persistent state of this VM: delete the one that you do not need"
+		_, err := w.reconcile(vmi)
+		Expect(err).To(MatchError(And(ContainSubstring("a-backup (created "), ContainSubstring("b-backup (created "),
+			ContainSubstring(message))))
+		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedBackendStorageCreate", message))
+		ExpectGone(PodOf(vmi))
+
+		Expect(K8sClient.Delete(ctx, first)).To(Succeed())
+		w.writes.Take()
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("b-backup"))
+	})
+
+	It("prefers its VM's own claim to a restored one, with a warning", func() {
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		vm, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		own := StateClaimOf(vmi)
+		w.removeVMI(vmi)
+		restored := w.restoredState("a-backup")
+		vmi = w.create(PersistentVMI().OwnedBy(vm))
+		w.expectReconciled(vmi, "create Pod")
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(own.Name))
+		Expect(w.events.Take()).To(ContainElement(And(HavePrefix("Warning BackendStorageUnused: PersistentVolumeClaim a-backup (created "),
+			ContainSubstring("because the VM has "+own.Name))))
+		w.expectQuiet(vmi)
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
 	})
 
@@ -264,6 +342,18 @@ func (w *world) ofVM() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	ExpectCreated(vm)
 	vm = ExpectExists(vm)
 	return vm, w.create(PersistentVMI().OwnedBy(vm))
+}
+
+// restoredState creates a claim with the label of the VM's state and without an owner, as a backup tool does.
+func (w *world) restoredState(name string, changes ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	GinkgoHelper()
+	claim := builder.MakePVC(name).Namespace(w.ns).Bound("10Mi").Obj()
+	claim.Labels = map[string]string{"persistent-state-for": "vm"}
+	for _, change := range changes {
+		change(claim)
+	}
+	ExpectCreated(claim)
+	return claim
 }
 
 // removeVMI removes a VMI and its Pod, as a stop does.
