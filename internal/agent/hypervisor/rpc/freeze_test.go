@@ -5,10 +5,14 @@ package rpc
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
@@ -88,6 +92,47 @@ func TestAFreezeIsNotedOnceItIsSent(t *testing.T) {
 			err := awaitConn(t, m, changed).Freeze(t.Context(), "ns_vm", time.Hour)
 			if err == nil || asked.Load() != tc.responses+1 || noted.Load() != tc.notes {
 				t.Errorf("%v after %d commands to the guest agent and %d notes", err, asked.Load(), noted.Load())
+			}
+		})
+	}
+}
+
+// unsynced is a broker whose claims cannot be written to the disk.
+type unsynced struct{ Broker }
+
+var errNoSpace = errors.New("no space left")
+
+func (unsynced) SyncState(context.Context, types.UID, string) error { return errNoSpace }
+
+// The persistent state is a part of what is frozen, whoever asks for it.
+func TestEachFreezeSyncsTheState(t *testing.T) {
+	for name, freeze := range map[string]func(*Conn) error{
+		"on a user's request": func(c *Conn) error { return c.Freeze(t.Context(), "ns_vm", time.Hour) },
+		"for a snapshot":      func(c *Conn) error { return c.FreezeForSnapshot(t.Context(), "ns_vm") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.options.Broker = unsynced{n.options.Broker}
+			var frozen atomic.Bool
+			m, changed := startDaemon(t, n, func(p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {
+				const agentCommand = 3 // QEMU_PROC_DOMAIN_AGENT_COMMAND
+				var e scriptedlibvirtd.Encoder
+				switch {
+				case c.Proc == scriptedlibvirtd.ProcLookup:
+					return p.Reply(c, e.Domain("ns_vm").Bytes()) == nil
+				case c.Proc == scriptedlibvirtd.ProcSetMetadata:
+					return p.Reply(c, nil) == nil
+				case c.Proc != agentCommand:
+					return false
+				case strings.Contains(string(c.Args), "guest-fsfreeze-freeze"):
+					frozen.Store(true)
+					return p.Reply(c, e.OptionalStr(`{"return":1}`).Bytes()) == nil
+				default:
+					return p.Reply(c, e.OptionalStr(`{"return":"thawed"}`).Bytes()) == nil
+				}
+			})
+			if err := freeze(awaitConn(t, m, changed)); !errors.Is(err, errNoSpace) || !frozen.Load() {
+				t.Errorf("frozen: %t, got %v, want that the state is not on the disk", frozen.Load(), err)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ package rpc
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -86,47 +87,83 @@ func (c *Conn) syncState(ctx context.Context) error {
 	return nil
 }
 
-// CheckState returns hypervisor.ErrStateDamaged with the name of a file of the persistent state that exists and is empty. swtpm and QEMU
-// fail with such a file. It is what a snapshot or a crash of the node leaves of a file that was written shortly before.
+// CheckState returns hypervisor.ErrStateDamaged with the name of a file of the persistent state that exists and is empty or has another size
+// than it says. swtpm and QEMU fail with such a file, or QEMU starts with firmware that does not find its variables. It is what a snapshot
+// or a crash of the node leaves of a file that was written shortly before.
 func (c *Conn) CheckState(ctx context.Context, files hypervisor.StateFiles) error {
-	names := []string{files.NVRAM}
-	if files.TPM != "" {
-		names = append(names, path.Join(files.TPM, launcherpod.TPMStateFile))
+	if files.NVRAM != "" {
+		if err := c.checkFile(ctx, files.NVRAM, variablesDamage); err != nil {
+			return err
+		}
 	}
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		size, err := c.stateSize(ctx, name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // It is created with the guest.
-		case err != nil:
-			return fmt.Errorf("inspect %s: %w", name, err)
-		case size == 0:
-			return fmt.Errorf("%w: %s is empty", hypervisor.ErrStateDamaged, strings.TrimPrefix(name, launcherpod.StateDir+"/"))
-		}
+	if files.TPM != "" {
+		return c.checkFile(ctx, path.Join(files.TPM, launcherpod.TPMStateFile), tpmDamage)
 	}
 	return nil
 }
 
-// stateSize returns the size of a file of the persistent state.
-func (c *Conn) stateSize(ctx context.Context, name string) (int64, error) {
-	f, err := c.options.Broker.OpenFile(ctx, c.pod.UID, launcherpod.StateDir, strings.TrimPrefix(name, launcherpod.StateDir+"/"))
-	if err != nil {
-		return 0, err
+// checkFile reads the beginning of a file of the persistent state, of which damage returns what is wrong with it.
+func (c *Conn) checkFile(ctx context.Context, name string, damage func(head []byte, size int64) string) error {
+	within := strings.TrimPrefix(name, launcherpod.StateDir+"/")
+	f, err := c.options.Broker.OpenFile(ctx, c.pod.UID, launcherpod.StateDir, within)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // It is created with the guest.
 	}
-	read := make(chan int64, 1)
-	err = limits.Access(ctx, c.pod.UID, f, func() error {
-		info, err := f.Stat()
-		if err == nil {
-			read <- info.Size()
-		}
-		return err
-	})
-	if err != nil {
-		return 0, err
+	found := make(chan string, 1)
+	if err == nil {
+		err = limits.Access(ctx, c.pod.UID, f, func() error {
+			head, err := io.ReadAll(io.LimitReader(f, stateHead))
+			if err != nil {
+				return err
+			}
+			info, err := f.Stat()
+			if err == nil && info.Size() == 0 {
+				found <- "is empty"
+			} else if err == nil {
+				found <- damage(head, info.Size())
+			}
+			return err
+		})
 	}
-	return <-read, nil
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", name, err)
+	}
+	if what := <-found; what != "" {
+		return fmt.Errorf("%w: %s %s", hypervisor.ErrStateDamaged, within, what)
+	}
+	return nil
+}
+
+const (
+	// tpmHeader is the size of the header of a TPM's state, whose last four bytes are the size of the file. swtpm refuses another size.
+	// Source: swtpm src/swtpm/swtpm_nvstore.c, blobheader and SWTPM_NVRAM_CheckHeader.
+	tpmHeader = 10
+	// volumeSize and volumeSignature are where the header of EFI variables has their size and a signature. Source: UEFI Platform
+	// Initialization Specification, volume 3, EFI_FIRMWARE_VOLUME_HEADER.
+	volumeSize, volumeSignature = 32, 40
+	// stateHead is what is read of a file.
+	stateHead = volumeSignature + 4
+)
+
+func tpmDamage(head []byte, size int64) string {
+	if len(head) < tpmHeader {
+		return fmt.Sprintf("has only %d bytes", size)
+	}
+	if want := int64(binary.BigEndian.Uint32(head[tpmHeader-4:])); want != size {
+		return fmt.Sprintf("has %d bytes, and %d according to its header", size, want)
+	}
+	return ""
+}
+
+// variablesDamage accepts a file that is longer than its variables, which some firmware pads, and one that it does not know.
+func variablesDamage(head []byte, size int64) string {
+	if len(head) < stateHead || string(head[volumeSignature:stateHead]) != "_FVH" {
+		return ""
+	}
+	if want := binary.LittleEndian.Uint64(head[volumeSize:]); want > uint64(size) {
+		return fmt.Sprintf("has %d bytes, and %d according to its header", size, want)
+	}
+	return ""
 }
 
 // writeNVRAM lets libvirtd write the file, because libvirtd has access to its own Pod only.
