@@ -141,7 +141,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(K8sClient.Delete(ctx, restoreOfClone(of))).To(Succeed())
 		c.others(of)
 		ExpectGone(restoreOfClone(of))
-		reader, lists := CountLists[*corev1.PersistentVolumeClaimList]()
+		reader, lists := CountLists[*metav1.PartialObjectMetadataList]()
 		c.reconciler.APIReader = reader
 		c.expectIdle(of)
 		ExpectExists(snapshotOfClone(of))

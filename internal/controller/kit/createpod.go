@@ -6,7 +6,6 @@ package kit
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,17 +15,17 @@ import (
 )
 
 // CreatePod creates a Pod. If a LimitRange of its namespace refuses the resources of a container of Vireo's own, it creates the Pod with what
-// the LimitRange demands. LimitRanges are read from the API server, and only then: few namespaces have such a one.
+// the LimitRange demands. LimitRanges are read only then: few namespaces have such a one.
 func CreatePod(ctx context.Context, c client.Client, apiReader client.Reader, pod *corev1.Pod, container string) error {
 	err := c.Create(ctx, pod)
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	ranges := &corev1.LimitRangeList{}
-	if listErr := apiReader.List(ctx, ranges, client.InNamespace(pod.Namespace)); listErr != nil {
-		return errors.Join(err, fmt.Errorf("list the LimitRanges of namespace %s: %w", pod.Namespace, listErr))
+	ranges, failed := LimitRanges(ctx, apiReader, pod.Namespace)
+	if failed != nil {
+		return errors.Join(err, failed)
 	}
-	if !podspec.Fit(pod, container, ranges.Items) {
+	if !podspec.Fit(pod, container, ranges) {
 		return err
 	}
 	return c.Create(ctx, pod)

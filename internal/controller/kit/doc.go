@@ -9,7 +9,8 @@
 //	                   predicates such as Updates and Objects,
 //	                   OnConfig and OnSettings (changes of the configuration),
 //	                   outcome.Complete instead of Complete
-//	read               Read (the cache, then the API server), Requests and EachMetadata (lists), Now
+//	read               Read (the cache, then the API server), Requests, EachMetadata and EachPage (lists),
+//	                   Now
 //	apply              Patch (metadata and finalizers, with controllerutil), CreatePod,
 //	                   InBatches and CreateInBatches (many objects)
 //	status             SetFailure (the condition of what went wrong),

@@ -6,6 +6,7 @@ package kit
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,27 +14,49 @@ import (
 )
 
 // PageSize is how many objects of a namespace are read from the API server at a time. A tenant decides how many there are, and how large:
-// the metadata of an object may have MetadataBytes, most of it annotations.
+// the metadata of an object may have MetadataBytes, most of it annotations, and a whole one ObjectBytes, of which a page has fewer.
 const (
-	PageSize      = 100
+	PageSize      = 40
 	MetadataBytes = 300 << 10
+	WholePageSize = 20
+	ObjectBytes   = 3 << 19
 )
 
-// EachMetadata calls do for the metadata of each object of a kind in a namespace, which it lists from the API server page by page. Only one
-// page is in memory at a time, unless do keeps more.
+// EachMetadata calls do for the metadata of each object of a kind in a namespace that options select, which it lists from the API server
+// page by page. Only one page is in memory at a time, unless do keeps more.
 func EachMetadata(
 	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string, do func(*metav1.PartialObjectMetadata),
+	options ...client.ListOption,
 ) error {
-	for next := ""; ; {
-		page := &metav1.PartialObjectMetadataList{}
-		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		if err := live.List(ctx, page, client.InNamespace(namespace), client.Limit(PageSize), client.Continue(next)); err != nil {
-			return fmt.Errorf("list the metadata of %s objects of namespace %s: %w", kind.Kind, namespace, err)
-		}
+	page := &metav1.PartialObjectMetadataList{}
+	page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	err := eachPage(ctx, live, PageSize, page, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
 			do(&page.Items[i])
 		}
-		if next = page.Continue; next == "" {
+	}, append(options, client.InNamespace(namespace))...)
+	if err != nil {
+		return fmt.Errorf("list the metadata of %s objects of namespace %s: %w", kind.Kind, namespace, err)
+	}
+	return nil
+}
+
+// EachPage calls do for each page of the objects that options select, as they are on the API server. Only one page is in memory at a time,
+// unless do keeps more. Use EachMetadata if the metadata suffices.
+func EachPage[L client.ObjectList](ctx context.Context, live client.Reader, empty L, do func(L), options ...client.ListOption) error {
+	return eachPage(ctx, live, WholePageSize, empty, do, options...)
+}
+
+func eachPage[L client.ObjectList](
+	ctx context.Context, live client.Reader, size int64, empty L, do func(L), options ...client.ListOption,
+) error {
+	for next := ""; ; {
+		page, _ := empty.DeepCopyObject().(L)
+		if err := live.List(ctx, page, append(slices.Clone(options), client.Limit(size), client.Continue(next))...); err != nil {
+			return err
+		}
+		do(page)
+		if next = page.GetContinue(); next == "" {
 			return nil
 		}
 	}

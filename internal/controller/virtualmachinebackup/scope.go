@@ -111,16 +111,11 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	if o.Checkpoints, err = s.checkpoints(ctx, vm); err != nil {
 		return o, err
 	}
-	migrations := &v1.VirtualMachineInstanceMigrationList{}
-	if err := s.APIReader.List(ctx, migrations, client.InNamespace(s.vmi.Namespace), client.MatchingFields{"spec.vmiName": vm}); err != nil {
-		return o, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
-	}
-	for i := range migrations.Items {
-		m := &migrations.Items[i]
+	err = kit.EachMigration(ctx, s.APIReader, client.ObjectKeyFromObject(s.vmi), func(m *v1.VirtualMachineInstanceMigration) {
 		o.MigrationPending = o.MigrationPending || isPending(m)
 		o.MigrationUrgent = o.MigrationUrgent || isUrgent(m)
-	}
-	return o, nil
+	})
+	return o, err
 }
 
 // observeExport reads the export of a backup that is pulled, and its Pod. The export is read from the API server: an earlier state of it may

@@ -9,9 +9,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
@@ -79,24 +81,24 @@ func (s *Scope) readClaims(ctx context.Context, vmRestore *snapshotv1beta1.Virtu
 	name := clone.RestoreName(s.Clone)
 	// The cache suffices while a claim is waiting. The list of the API server, which has no index, is read only once: if no claim is
 	// waiting, the clone does not need the restore any more.
-	cached, err := s.claimsOf(ctx, s.Client, name, client.MatchingFields{ClaimIndex: name})
-	if err != nil || slices.ContainsFunc(cached, clone.IsWaiting) {
-		return cached, err
+	cached := &corev1.PersistentVolumeClaimList{}
+	err := s.Client.List(ctx, cached, client.InNamespace(s.Clone.Namespace), client.MatchingFields{ClaimIndex: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the PersistentVolumeClaims of VirtualMachineRestore %s/%s: %w", s.Clone.Namespace, name, err)
 	}
-	return s.claimsOf(ctx, s.APIReader, name)
+	claims := pointers(cached.Items)
+	if slices.ContainsFunc(claims, clone.IsWaiting) {
+		return claims, nil
+	}
+	current, err := kit.Current(ctx, s.APIReader, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), s.Clone.Namespace, cached.Items,
+		func(claim metav1.Object) bool { return claim.GetAnnotations()[snapshot.RestoreNameAnnotation] == name })
+	return pointers(current), err
 }
 
-// claimsOf lists the claims of a restore.
-func (s *Scope) claimsOf(ctx context.Context, from client.Reader, restore string, options ...client.ListOption) ([]*corev1.PersistentVolumeClaim, error) {
-	list := &corev1.PersistentVolumeClaimList{}
-	if err := from.List(ctx, list, append(options, client.InNamespace(s.Clone.Namespace))...); err != nil {
-		return nil, fmt.Errorf("list the PersistentVolumeClaims of VirtualMachineRestore %s/%s: %w", s.Clone.Namespace, restore, err)
+func pointers(claims []corev1.PersistentVolumeClaim) []*corev1.PersistentVolumeClaim {
+	out := make([]*corev1.PersistentVolumeClaim, 0, len(claims))
+	for i := range claims {
+		out = append(out, &claims[i])
 	}
-	var out []*corev1.PersistentVolumeClaim
-	for i := range list.Items {
-		if slices.Contains(RestoreOfClaim(&list.Items[i]), restore) {
-			out = append(out, &list.Items[i])
-		}
-	}
-	return out, nil
+	return out
 }

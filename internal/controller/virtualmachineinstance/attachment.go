@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -167,15 +168,14 @@ func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.
 		s.requeueIn(s.recreations.Get(key))
 		return nil, nil
 	}
-	ranges := &corev1.LimitRangeList{}
-	// From the API server: a watch of LimitRanges would be for the moment when a volume is plugged.
-	if err := s.apiReader.List(ctx, ranges, client.InNamespace(s.vmi.Namespace)); err != nil {
-		return nil, fmt.Errorf("list the LimitRanges of namespace %s: %w", s.vmi.Namespace, err)
+	ranges, err := kit.LimitRanges(ctx, s.apiReader, s.vmi.Namespace)
+	if err != nil {
+		return nil, err
 	}
 	pod := podspec.BuildAttachment(s.vmi, s.podConfig, podspec.Attachment{
-		Volume: p.volume, Claim: p.claim, Launcher: launcher, Ranges: ranges.Items, Files: p.utility, Trigger: trigger,
+		Volume: p.volume, Claim: p.claim, Launcher: launcher, Ranges: ranges, Files: p.utility, Trigger: trigger,
 	})
-	err := s.client.Create(ctx, pod)
+	err = s.client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
 		return s.findAttachment(ctx, pod.Name)
 	}

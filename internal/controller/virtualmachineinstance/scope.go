@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
@@ -94,7 +95,7 @@ type observed struct {
 	// stateClaim is the claim with the state of TPM and EFI, or nil.
 	stateClaim *corev1.PersistentVolumeClaim
 	// unusedStates are claims without an owner whose label names the VM, beside stateClaim. They are read before the Pod is created.
-	unusedStates []*corev1.PersistentVolumeClaim
+	unusedStates []*metav1.PartialObjectMetadata
 	// silence is set if the agent of a live VMI's node does not respond.
 	silence *silence
 	// migratesWorkloads reports whether virt-controller migrates guests that need another Pod.

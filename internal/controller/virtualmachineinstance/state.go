@@ -130,23 +130,20 @@ func isAbandoned(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInst
 // a restore; one of an earlier VM of the name is about to be deleted with it. It reads from the API server: the cache may lack
 // a restored claim, and may have the one from before a migration.
 func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
-	list := &corev1.PersistentVolumeClaimList{}
-	err := s.apiReader.List(ctx, list, client.InNamespace(s.vmi.Namespace),
-		client.MatchingLabels{v1.PersistentStateLabel: podspec.LabelValue(s.vmi.Name)})
+	var owned, ownerless []*metav1.PartialObjectMetadata
+	err := kit.EachMetadata(ctx, s.apiReader, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), s.vmi.Namespace,
+		func(claim *metav1.PartialObjectMetadata) {
+			owner := metav1.GetControllerOf(claim)
+			switch {
+			case claim.DeletionTimestamp != nil:
+			case owner != nil && owner.UID == StateOwner(s.vmi).UID:
+				owned = appendNamed(owned, claim)
+			case owner == nil:
+				ownerless = appendNamed(ownerless, claim)
+			}
+		}, client.MatchingLabels{v1.PersistentStateLabel: podspec.LabelValue(s.vmi.Name)})
 	if err != nil {
-		return nil, fmt.Errorf("list the claims with the guest's persistent state: %w", err)
-	}
-	var owned, ownerless []*corev1.PersistentVolumeClaim
-	for i := range list.Items {
-		claim := &list.Items[i]
-		owner := metav1.GetControllerOf(claim)
-		switch {
-		case claim.DeletionTimestamp != nil:
-		case owner != nil && owner.UID == StateOwner(s.vmi).UID:
-			owned = append(owned, claim)
-		case owner == nil:
-			ownerless = append(ownerless, claim)
-		}
+		return nil, fmt.Errorf("find the claim with the guest's persistent state: %w", err)
 	}
 	s.unusedStates = nil
 	candidates := ownerless
@@ -157,11 +154,24 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 	case 0:
 		return nil, nil
 	case 1:
-		return candidates[0], nil
+		return kit.Read(ctx, client.ObjectKeyFromObject(candidates[0]), &corev1.PersistentVolumeClaim{}, s.apiReader)
 	default:
 		first, second := describeStateClaim(candidates[0]), describeStateClaim(candidates[1])
 		return nil, fmt.Errorf("PersistentVolumeClaims %s and %s %w", first, second, errTwoStates)
 	}
+}
+
+// maxNamed is how many claims are named to the user: a tenant may give the label to any number.
+const maxNamed = 10
+
+// appendNamed appends what describeStateClaim needs of a claim.
+func appendNamed(claims []*metav1.PartialObjectMetadata, claim *metav1.PartialObjectMetadata) []*metav1.PartialObjectMetadata {
+	if len(claims) == maxNamed {
+		return claims
+	}
+	return append(claims, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, CreationTimestamp: claim.CreationTimestamp,
+	}})
 }
 
 // warnOfUnusedState reports that a claim without an owner is not used because the VM has one of its own: a backup tool may have
@@ -175,8 +185,8 @@ func (s *scope) warnOfUnusedState() {
 }
 
 // describeStateClaim returns the claim's name and what helps a user to choose between two.
-func describeStateClaim(claim *corev1.PersistentVolumeClaim) string {
-	return fmt.Sprintf("%s (created %s)", claim.Name, claim.CreationTimestamp.UTC().Format(time.RFC3339))
+func describeStateClaim(claim metav1.Object) string {
+	return fmt.Sprintf("%s (created %s)", claim.GetName(), claim.GetCreationTimestamp().UTC().Format(time.RFC3339))
 }
 
 // StateOwner is the owner of the state claim: the VM, or the VMI itself if it has none.

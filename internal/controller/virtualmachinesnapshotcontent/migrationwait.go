@@ -5,8 +5,6 @@ package virtualmachinesnapshotcontent
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,9 +20,6 @@ import (
 // the guest are taken in a loop. The time is limited because the migration may wait for something else.
 const migrationWait = 30 * time.Second
 
-// vmiField is the field by which the API server selects migrations.
-const vmiField = "spec.vmiName"
-
 // waitsForMigration reports whether the freeze has to wait because a migration of the guest has been waiting since before the VM was locked.
 func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
 	wait := migrationWait
@@ -35,24 +30,22 @@ func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineIns
 	if left <= 0 {
 		return false, nil
 	}
-	list := &v1.VirtualMachineInstanceMigrationList{}
-	if err := s.apiReader.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{vmiField: vmi.Name}); err != nil {
-		return false, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
-	}
-	if !isPreceded(vmi, list.Items, s.content.CreationTimestamp) {
-		return false, nil
+	preceded := false
+	err := kit.EachMigration(ctx, s.apiReader, client.ObjectKeyFromObject(vmi), func(m *v1.VirtualMachineInstanceMigration) {
+		preceded = preceded || isPreceded(vmi, m, s.content.CreationTimestamp)
+	})
+	if err != nil || !preceded {
+		return false, err
 	}
 	s.requeue(left)
 	return true, nil
 }
 
-// isPreceded reports whether one of a VMI's migrations was requested before a time, and has not been assigned to the agents. From then on,
-// the agents begin no freeze until it has ended.
-func isPreceded(vmi *v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, before metav1.Time) bool {
-	return slices.ContainsFunc(migrations, func(m v1.VirtualMachineInstanceMigration) bool {
-		state := vmi.Status.MigrationState
-		return !m.IsFinal() && m.DeletionTimestamp == nil && !m.CreationTimestamp.After(before.Time) && (state == nil || state.MigrationUID != m.UID)
-	})
+// isPreceded reports whether a migration of a VMI was requested before a time, and has not been assigned to the agents. From then on, the
+// agents begin no freeze until it has ended.
+func isPreceded(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration, before metav1.Time) bool {
+	state := vmi.Status.MigrationState
+	return !m.IsFinal() && m.DeletionTimestamp == nil && !m.CreationTimestamp.After(before.Time) && (state == nil || state.MigrationUID != m.UID)
 }
 
 // ofMigration returns the unfinished contents of the VM that migrates.

@@ -115,14 +115,21 @@ func newWorld(t *testing.T, guest capture.Guest) *world {
 	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	store := fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithObjects(objects...).
 		WithStatusSubresource(content, &v1.VirtualMachineInstance{}, &csi.VolumeSnapshot{}).
-		WithIndex(&v1.VirtualMachineInstanceMigration{}, vmiField, func(client.Object) []string { return nil }).
-		WithInterceptorFuncs(interceptor.Funcs{Create: w.create}).Build()
+		WithInterceptorFuncs(interceptor.Funcs{Create: w.create, List: noMigrations}).Build()
 	w.snapshots = &storedSnapshots{from: store}
 	w.Reconciler = Reconciler{
 		Client: store, APIReader: store, Recorder: events.NewFakeRecorder(100), VolumeSnapshots: w.snapshots,
 		Clock: clocktesting.NewFakePassiveClock(created.Add(time.Second)),
 	}
 	return w
+}
+
+// noMigrations lists no migrations. The fake supports no inequality of fields.
+func noMigrations(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+	if _, ok := list.(*v1.VirtualMachineInstanceMigrationList); ok {
+		return nil
+	}
+	return c.List(ctx, list, options...)
 }
 
 func (w *world) create(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/specsupport"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -93,19 +95,18 @@ func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, 
 
 // checkNoOther rejects a migration of a VMI that has an unfinished migration.
 func (v *migrationValidator) checkNoOther(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
-	others := &v1.VirtualMachineInstanceMigrationList{}
-	err := v.apiReader.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
-	if err != nil {
+	var active types.UID
+	err := kit.EachMigration(ctx, v.apiReader, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName},
+		func(other *v1.VirtualMachineInstanceMigration) { active = other.UID })
+	switch {
+	case err != nil:
 		return apierrors.NewInternalError(fmt.Errorf("cannot list other migrations: %w", err))
+	case active != "":
+		return apierrors.NewBadRequest(fmt.Sprintf("in-flight migration detected. Active migration job (%s) is currently already in progress for VMI %s.",
+			active, m.Spec.VMIName))
+	default:
+		return nil
 	}
-	for i := range others.Items {
-		other := &others.Items[i]
-		if phase := other.Status.Phase; phase != v1.MigrationSucceeded && phase != v1.MigrationFailed {
-			return apierrors.NewBadRequest(fmt.Sprintf("in-flight migration detected. Active migration job (%s) is currently already in progress for VMI %s.",
-				other.UID, other.Spec.VMIName))
-		}
-	}
-	return nil
 }
 
 // ValidateUpdate implements admission.Validator.

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,12 +26,6 @@ import (
 	"github.com/vireo-project/vireo/internal/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
-
-// unfinished selects the migrations that have not ended.
-var unfinished = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
-	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationSucceeded)),
-	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationFailed)),
-)}
 
 // admit creates the target's Pod when the migration gets a slot.
 func admit(ctx context.Context, s *Scope) error {
@@ -168,22 +161,15 @@ func (s *Scope) requeueWhenOverdue(candidates []Candidate) {
 // candidates returns the migrations that have not ended. Those with a slot are read with the reader. Whether others could start is read
 // from the cache: it affects their order, but not the limits.
 func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candidate, error) {
-	migrations, pods := &v1.VirtualMachineInstanceMigrationList{}, &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	var options []client.ListOption
+	migrations, targets := &v1.VirtualMachineInstanceMigrationList{}, map[types.UID][]metav1.PartialObjectMetadata{}
+	var err error
 	if reader == s.APIReader {
-		options = append(options, unfinished)
-		if err := reader.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel}); err != nil {
-			return nil, fmt.Errorf("list the Pods of migrations: %w", err)
-		}
+		err = s.readLive(ctx, migrations, targets)
+	} else {
+		err = reader.List(ctx, migrations)
 	}
-	if err := reader.List(ctx, migrations, options...); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("list the migrations that have not ended: %w", err)
-	}
-	targets := map[types.UID][]metav1.PartialObjectMetadata{}
-	for _, pod := range pods.Items {
-		uid := types.UID(pod.Labels[v1.MigrationJobLabel])
-		targets[uid] = append(targets[uid], pod)
 	}
 	var out []Candidate
 	for i := range migrations.Items {
@@ -212,6 +198,22 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// readLive reads the migrations that have not ended from the API server, and the metadata of the Pods with a migration's label by its UID.
+func (s *Scope) readLive(
+	ctx context.Context, migrations *v1.VirtualMachineInstanceMigrationList, targets map[types.UID][]metav1.PartialObjectMetadata,
+) error {
+	err := kit.EachMetadata(ctx, s.APIReader, corev1.SchemeGroupVersion.WithKind("Pod"), metav1.NamespaceAll, func(pod *metav1.PartialObjectMetadata) {
+		uid := types.UID(pod.Labels[v1.MigrationJobLabel])
+		targets[uid] = append(targets[uid], *pod)
+	}, client.HasLabels{v1.MigrationJobLabel})
+	if err != nil {
+		return err
+	}
+	return kit.EachPage(ctx, s.APIReader, migrations.DeepCopy(), func(page *v1.VirtualMachineInstanceMigrationList) {
+		migrations.Items = append(migrations.Items, page.Items...)
+	}, kit.UnfinishedMigrations)
 }
 
 // completeActive sets Silent and Overdue of an active candidate.
