@@ -27,6 +27,7 @@ import (
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/csi"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	poolapi "github.com/vireo-project/vireo/api/pool"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -155,17 +156,17 @@ var _ = Describe("Manager", Ordered, func() {
 
 	It("serves an export of a claim as soon as the claim exists, and its Pod is ready", func() {
 		ns := NewNamespace()
-		of := &vmExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "export"}}
+		of := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "export"}}
 		of.Spec.Source = corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
 		ExpectCreated(of)
 		Eventually(func(g Gomega) {
 			ExpectExists(of)
 			g.Expect(of.Status).NotTo(BeNil())
-			g.Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False Initializing; PVCReady=False PVCNotFound"))
+			g.Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False Initializing; PVCReady=False PVCNotFound"))
 		}, time.Minute).Should(Succeed())
 		ExpectCreated(builder.MakePVC("data").Namespace(ns).Bound("1Gi").Obj())
 		Eventually(func(g Gomega) {
-			g.Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
+			g.Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
 		}, time.Minute).Should(Succeed())
 	})
 
@@ -440,7 +441,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(vm).Status.VolumeSnapshotStatuses }, time.Minute).
 			Should(ConsistOf(v1.VolumeSnapshotStatus{Name: "root", Enabled: true}))
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(contentOf(of)), contentOf(of)) }, time.Minute).
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(ContentOf(of)), ContentOf(of)) }, time.Minute).
 			ShouldNot(Succeed())
 	})
 

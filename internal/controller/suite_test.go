@@ -7,8 +7,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/backup/plan"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
@@ -24,7 +22,5 @@ func TestSpecsOfControllers(t *testing.T) {
 		virtualmachineinstance.AttachmentIndex: IndexOf(virtualmachineinstance.AttachmentOf),
 		virtualmachineclone.ClaimIndex:         IndexOf(virtualmachineclone.RestoreOfClaim),
 		virtualmachinerestore.LockIndex:        IndexOf(virtualmachinerestore.LockOf),
-		virtualmachinebackup.GuestIndex:        IndexOf(plan.UIDs),
-		virtualmachinebackup.UIDIndex:          IndexOf(virtualmachinebackup.UnfinishedUID),
 	})
 }

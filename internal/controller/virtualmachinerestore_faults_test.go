@@ -214,7 +214,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	It("restores no content that belongs to another snapshot", func() {
 		r := newRestores()
-		content := ExpectExists(contentOf(r.snapshot))
+		content := ExpectExists(ContentOf(r.snapshot))
 		content.Spec.VirtualMachineSnapshotName = new(string)
 		Expect(K8sClient.Update(ctx, content)).To(Succeed())
 		of := r.restore()

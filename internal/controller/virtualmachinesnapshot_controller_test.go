@@ -44,10 +44,10 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		result := w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, time.Minute), "the deadline")
 		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
-			"Successfully created VirtualMachineSnapshotContent " + contentOf(of).Name))
+			"Successfully created VirtualMachineSnapshotContent " + ContentOf(of).Name))
 		Expect(describe(of)).To(Equal(snapshotTakes))
 		Expect(isLocked(vm)).To(BeTrue())
-		content := ExpectExists(contentOf(of))
+		content := ExpectExists(ContentOf(of))
 		Expect(content.Spec.VolumeBackups).To(HaveLen(1))
 		Expect(content.Spec.Source.VirtualMachine.Name).To(Equal("vm"))
 		w.expectReconciled(of)
@@ -57,7 +57,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.expectContentReconciled(of)
 		made := ExpectExists(volumeSnapshotOf(of, "root"))
 		Expect(made.Spec.VolumeSnapshotClassName).To(HaveValue(Equal(w.ns)))
-		Expect(metav1.IsControlledBy(made, ExpectExists(contentOf(of)))).To(BeTrue())
+		Expect(metav1.IsControlledBy(made, ExpectExists(ContentOf(of)))).To(BeTrue())
 		w.expectReconciled(of, patchSnapshotStatus)
 		Expect(isLocked(vm)).To(BeTrue())
 
@@ -230,7 +230,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		Expect(describe(of)).To(Equal(snapshotFailed))
 		Expect(isLocked(vm)).To(BeTrue())
 		w.expectContentReconciled(of, patchContent)
-		ExpectGone(contentOf(of))
+		ExpectGone(ContentOf(of))
 		w.expectReconciled(of, patchVM, patchVMStatus)
 		Expect(isLocked(vm)).To(BeFalse())
 		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
@@ -241,7 +241,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.vm()
 		of := w.request("snap")
 		w.settle(of)
-		stale := ExpectExists(contentOf(of)).DeepCopy()
+		stale := ExpectExists(ContentOf(of)).DeepCopy()
 		w.report(of, "root", true)
 		w.expectContentReconciled(of, patchContentStatus)
 		w.writes.Stale = stale
@@ -253,7 +253,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	It("uses no content that belongs to another snapshot, and fails", func() {
 		vm := w.vm()
 		of := w.request("snap")
-		forged := contentOf(of)
+		forged := ContentOf(of)
 		forged.Spec.VirtualMachineSnapshotName = ptr.To("other")
 		ExpectCreated(forged)
 		_, err := w.Reconcile(ctx, RequestOf(of))
@@ -272,7 +272,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	It("requests no VolumeSnapshots for a content with more volumes than any VM", func() {
 		w.vm()
 		of := w.request("snap")
-		forged := contentOf(of)
+		forged := ContentOf(of)
 		forged.Spec.VirtualMachineSnapshotName = ptr.To("snap")
 		forged.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{Spec: builder.MakeVM("vm").Obj().Spec}
 		for i := range 300 {
@@ -305,13 +305,13 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			ExpectCreated(found)
 			_, err := w.Reconcile(ctx, RequestOf(of))
 			Expect(err).To(MatchError(ContainSubstring("exists and is not this snapshot's copy of vm-small-1: delete it")))
-			ExpectGone(contentOf(of))
+			ExpectGone(ContentOf(of))
 			Expect(K8sClient.Delete(ctx, found)).To(Succeed())
 		}
 		ExpectCreated(same)
 		_, err := w.Reconcile(ctx, RequestOf(of))
 		Expect(err).NotTo(HaveOccurred())
-		ExpectExists(contentOf(of))
+		ExpectExists(ContentOf(of))
 	})
 
 	It("waits for ever with a deadline of 0", func() {

@@ -49,11 +49,11 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			ExpectGone(of)
 			Expect(isLocked(vm)).To(BeFalse())
 			if !kept {
-				ExpectGone(contentOf(of))
+				ExpectGone(ContentOf(of))
 				return
 			}
-			Expect(ExpectExists(contentOf(of)).Finalizers).To(BeEmpty())
-			Expect(contentOf(of).DeletionTimestamp).To(BeNil())
+			Expect(ExpectExists(ContentOf(of)).Finalizers).To(BeEmpty())
+			Expect(ContentOf(of).DeletionTimestamp).To(BeNil())
 		},
 		Entry("locked", locked, func(*vmSnapshot) {}, false),
 		Entry("locked, retained", locked, retained, false),
@@ -159,7 +159,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			w.settle(of)
 		}, func(of *vmSnapshot) {
 			ExpectGone(of)
-			ExpectGone(contentOf(of))
+			ExpectGone(ContentOf(of))
 		}),
 	)
 

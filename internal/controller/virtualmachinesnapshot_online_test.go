@@ -102,7 +102,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			}
 			return nil
 		}
-		_, err := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
+		_, err := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
 		Expect(err).To(HaveOccurred())
 		w.writes.Fail = nil
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
@@ -236,7 +236,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			}
 			return refuse(request)
 		}
-		_, err := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
+		_, err := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
 		Expect(err).To(MatchError(ErrInjected))
 		w.writes.Fail = refuse
 		w.writes.Take()
@@ -273,7 +273,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			w.expectContentReconciled(of, patchVMIStatus)
 			Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
 			w.settle(of)
-			ExpectGone(contentOf(of))
+			ExpectGone(ContentOf(of))
 			Expect(isLocked(vm)).To(BeFalse())
 		},
 		Entry("when it is deleted", func(of *vmSnapshot) { Expect(K8sClient.Delete(ctx, of)).To(Succeed()) }),
@@ -319,7 +319,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, waits))).To(Succeed()) })
 			of = w.request("snap")
 			w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-			w.clock.SetTime(ExpectExists(contentOf(of)).CreationTimestamp.Time)
+			w.clock.SetTime(ExpectExists(ContentOf(of)).CreationTimestamp.Time)
 			Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(30 * time.Second))
 			Expect(intent(vmi)).To(BeNil())
 		})
@@ -365,7 +365,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: time.Minute} })
 		w.clock.SetTime(of.CreationTimestamp.Time)
 		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.clock.SetTime(ExpectExists(contentOf(of)).CreationTimestamp.Time)
+		w.clock.SetTime(ExpectExists(ContentOf(of)).CreationTimestamp.Time)
 		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(BeNumerically("~", 15*time.Second, time.Second))
 	})
 
@@ -423,7 +423,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		of := w.request("snap")
 		w.settle(of)
-		stored := ExpectExists(contentOf(of)).Spec.Source.VirtualMachine
+		stored := ExpectExists(ContentOf(of)).Spec.Source.VirtualMachine
 		Expect(stored.Spec.Template.Spec.Domain.CPU.Cores).To(BeEquivalentTo(1))
 		Expect(stored.Annotations).To(HaveKeyWithValue("kubevirt.io/firmware-identity", "vm-uid"))
 	})

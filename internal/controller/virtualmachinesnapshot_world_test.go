@@ -162,7 +162,7 @@ func (w *snapshots) expectReconciled(of *vmSnapshot, writes ...string) ctrl.Resu
 // expectContentReconciled reconciles the content of a snapshot once and expects exactly these writes, in this order.
 func (w *snapshots) expectContentReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
 	GinkgoHelper()
-	result, err := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
+	result, err := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
 	Expect(err).NotTo(HaveOccurred())
 	w.writes.ExpectWrittenInOrder(writes...)
 	return result
@@ -173,16 +173,12 @@ func (w *snapshots) settle(of *vmSnapshot) {
 	GinkgoHelper()
 	for range 20 {
 		_, err := w.Reconcile(ctx, RequestOf(of))
-		_, contentErr := w.contents.Reconcile(ctx, RequestOf(contentOf(of)))
+		_, contentErr := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
 		if len(w.writes.Take()) == 0 && err == nil && contentErr == nil {
 			return
 		}
 	}
 	Fail("the snapshot is written in each reconciliation")
-}
-
-func contentOf(of *vmSnapshot) *vmSnapshotContent {
-	return &vmSnapshotContent{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "vmsnapshot-content-" + string(of.UID)}}
 }
 
 func volumeSnapshotOf(of *vmSnapshot, volume string) *csi.VolumeSnapshot {

@@ -5,6 +5,7 @@ package controllersuite
 
 import (
 	"fmt"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -17,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // NewNamespace creates a namespace for one spec. envtest never deletes the contents of a namespace, so names are not reused.
@@ -33,6 +36,24 @@ func NewInstallNamespace() string {
 	namespace := NewNamespace()
 	Expect(shipped.InstallIn(ctx, K8sClient, namespace)).To(Succeed())
 	return namespace
+}
+
+// NewAuthority creates the Secret of a new CA in a namespace of NewInstallNamespace, and returns the CA.
+func NewAuthority(namespace string, role certificate.Role, now time.Time) certificate.Authority {
+	GinkgoHelper()
+	none, err := certificate.AuthorityFrom(role, nil)
+	Expect(err).NotTo(HaveOccurred())
+	authority, _, _, err := none.Advance(now, clusterconfig.Default().Certificates)
+	Expect(err).NotTo(HaveOccurred())
+	data, err := authority.Data()
+	Expect(err).NotTo(HaveOccurred())
+	ExpectCreated(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+		},
+		Type: corev1.SecretTypeTLS, Data: data,
+	})
+	return authority
 }
 
 // ExpectCreated creates objects, with the status that they have in memory.

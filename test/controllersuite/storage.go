@@ -24,7 +24,9 @@ import (
 )
 
 // NewStorageClass creates a storage class for one spec.
-func NewStorageClass(binding storagev1.VolumeBindingMode, change func(*storagev1.StorageClass)) *storagev1.StorageClass {
+func NewStorageClass(
+	binding storagev1.VolumeBindingMode, change func(*storagev1.StorageClass),
+) *storagev1.StorageClass {
 	GinkgoHelper()
 	class := &storagev1.StorageClass{Provisioner: "csi.example", VolumeBindingMode: &binding}
 	class.GenerateName = "spec-"

@@ -23,7 +23,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
@@ -75,22 +74,6 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(csr)
 	}
-	makeAuthority := func(role certificate.Role) certificate.Authority {
-		GinkgoHelper()
-		none, err := certificate.AuthorityFrom(role, nil)
-		Expect(err).NotTo(HaveOccurred())
-		authority, _, _, err := none.Advance(time.Now(), clusterconfig.Default().Certificates)
-		Expect(err).NotTo(HaveOccurred())
-		data, err := authority.Data()
-		Expect(err).NotTo(HaveOccurred())
-		Expect(K8sClient.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
-			},
-			Type: corev1.SecretTypeTLS, Data: data,
-		})).To(Succeed())
-		return authority
-	}
 	condition := func(csr *certificatesv1.CertificateSigningRequest) certificatesv1.CertificateSigningRequestCondition {
 		GinkgoHelper()
 		Expect(csr.Status.Conditions).NotTo(BeEmpty())
@@ -104,7 +87,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	})
 
 	It("approves and signs an agent's request for its own node in two writes, and does not write it again", func() {
-		authority := makeAuthority(certificate.AgentServing)
+		authority := NewAuthority(namespace, certificate.AgentServing, time.Now())
 		csr := agentRequest("blue", "blue")
 		reconcile(csr)
 		writes.ExpectWritten("update CertificateSigningRequest/approval", "update CertificateSigningRequest/status")
@@ -122,7 +105,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	})
 
 	It("denies a request for another node's name, with the reason", func() {
-		makeAuthority(certificate.AgentServing)
+		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		csr := agentRequest("blue", "red")
 		reconcile(csr)
 		Expect(condition(csr)).To(SatisfyAll(
@@ -136,7 +119,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	})
 
 	It("denies an agent's request for virt-api's certificate", func() {
-		makeAuthority(certificate.APIClient)
+		NewAuthority(namespace, certificate.APIClient, time.Now())
 		csr := request("kubevirt-handler", "blue", certificate.APIClient, certificate.APIClientSubject(), certificatesv1.UsageClientAuth)
 		reconcile(csr)
 		Expect(condition(csr).Reason).To(Equal(certificate.ReasonWrongRequester))
@@ -146,7 +129,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	})
 
 	It("does not sign an invalid request that another client approved", func() {
-		makeAuthority(certificate.AgentServing)
+		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		csr := agentRequest("blue", "red")
 		approve(csr, "Careless", "I approve everything")
 		Expect(K8sClient.SubResource("approval").Update(ctx, csr)).To(Succeed())
@@ -158,7 +141,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	})
 
 	It("signs an approved request after a failed write", func() {
-		makeAuthority(certificate.AgentServing)
+		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		csr := agentRequest("blue", "blue")
 		writes.Fail = func(request string) error {
 			if request == "update CertificateSigningRequest/status" {
@@ -180,7 +163,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		reconcile(csr)
 		Expect(writes.Take()).To(BeEmpty())
 		Expect(reconciler.Unsigned(ctx, nil)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
-		makeAuthority(certificate.AgentServing)
+		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		reconcile(csr)
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
 		Expect(reconciler.Unsigned(ctx, nil)).NotTo(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))

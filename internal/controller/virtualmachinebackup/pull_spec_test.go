@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachinebackup_test
 
 import (
 	"time"
@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -21,42 +21,36 @@ import (
 	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/backup/plan"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinebackup"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineexport"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-// versionOf returns the resource version of an object on the API server, or "" if it is gone.
-func versionOf(object client.Object) string {
-	GinkgoHelper()
-	read := object.DeepCopyObject().(client.Object)
-	if err := K8sClient.Get(ctx, client.ObjectKeyFromObject(object), read); err != nil {
-		Expect(client.IgnoreNotFound(err)).To(Succeed())
-		return ""
-	}
-	return read.GetResourceVersion()
-}
-
+// These specs use the reconciler of exports too: that a guest can be read, and when this ends, is what both agree on.
 var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	var (
-		w       *exports
+		ns      string
+		events  *RecordedEvents
+		clock   *clocktesting.FakePassiveClock
+		exports *virtualmachineexport.Reconciler
 		backups *virtualmachinebackup.Reconciler
 		vmi     *v1.VirtualMachineInstance
 		of      *backupv1alpha1.VirtualMachineBackup
 		tracker *backupv1alpha1.VirtualMachineBackupTracker
-		export  *vmExport
+		export  *exportv1.VirtualMachineExport
 		pod     *corev1.Pod
 	)
 
 	// reconcile reconciles the backup and its export until nothing changes any more.
 	reconcile := func() {
 		GinkgoHelper()
-		request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)}
 		for last := ""; ; {
-			_, err := backups.Reconcile(ctx, request)
+			_, err := backups.Reconcile(ctx, RequestOf(of))
 			Expect(err).NotTo(HaveOccurred())
-			_, err = w.Reconcile(ctx, request)
+			_, err = exports.Reconcile(ctx, RequestOf(export))
 			Expect(err).NotTo(HaveOccurred())
 			now := versionOf(of) + "/" + versionOf(vmi) + "/" + versionOf(export) + "/" + versionOf(pod)
 			if now == last {
@@ -107,12 +101,12 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 			s.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		})
 		Expect(backup.IntentOf(&ExpectExists(vmi).Status).Exporter).To(Equal(backup.Exporter{
-			IP: "10.0.0.9", Port: backup.ExporterPort, ServerName: "virt-export-b." + w.ns + ".svc", UID: string(pod.UID),
+			IP: "10.0.0.9", Port: backup.ExporterPort, ServerName: "virt-export-b." + ns + ".svc", UID: string(pod.UID),
 		}))
 		Expect(conditionOf(backupv1alpha1.ConditionProgressing).Reason).To(Equal(backupv1alpha1.ReasonExportReady))
 		Expect(of.Status.IncludedVolumes).To(ConsistOf(backupv1alpha1.BackupVolumeInfo{
-			VolumeName: "root", DiskTarget: "vda", DataEndpoint: "https://virt-export-b." + w.ns + ".svc/exports/root/data",
-			MapEndpoint: "https://virt-export-b." + w.ns + ".svc/exports/root/map",
+			VolumeName: "root", DiskTarget: "vda", DataEndpoint: "https://virt-export-b." + ns + ".svc/exports/root/data",
+			MapEndpoint: "https://virt-export-b." + ns + ".svc/exports/root/map",
 		}))
 		Expect(of.Status.ExportUID).To(HaveValue(Equal(export.UID)))
 		Expect(of.Status.EndpointCert).To(HaveValue(ContainSubstring("CERTIFICATE")))
@@ -134,41 +128,40 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	}
 
 	BeforeEach(func() {
-		w = newExports()
-		backups = &virtualmachinebackup.Reconciler{
-			Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, Clock: w.clock,
+		install, writes := NewInstallNamespace(), NewWrites()
+		ns, events, clock = NewNamespace(), &RecordedEvents{}, clocktesting.NewFakePassiveClock(time.Now())
+		images := clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}
+		exports = &virtualmachineexport.Reconciler{
+			Client: writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: events, DataVolumes: DataVolumes{},
+			VolumeSnapshots: VolumeSnapshots{}, Config: clusterconfig.NewStore(clusterconfig.WithImages(images)), Namespace: install, Clock: clock,
 		}
-		none, err := certificate.AuthorityFrom(certificate.AgentBackup, nil)
-		Expect(err).NotTo(HaveOccurred())
-		agents, _, _, err := none.Advance(w.clock.Now(), w.Config.Current().Certificates)
-		Expect(err).NotTo(HaveOccurred())
-		data, err := agents.Data()
-		Expect(err).NotTo(HaveOccurred())
-		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
-		tracker = &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "t"}}
-		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-		ExpectCreated(vm, tracker, builder.MakePVC("scratch").Namespace(w.ns).Bound("1Gi").Obj(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: certificate.AgentBackup.AuthoritySecret()}, Type: corev1.SecretTypeTLS, Data: data,
-		})
-		vmi = builder.MakeVMI("vm").Namespace(w.ns).PVC("root", "root").OwnedBy(ExpectExists(vm)).Obj()
+		backups = &virtualmachinebackup.Reconciler{
+			Client: writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: events, Clock: clock,
+		}
+		NewAuthority(install, certificate.Exporter, clock.Now())
+		NewAuthority(install, certificate.AgentBackup, clock.Now())
+		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
+		tracker = TrackerOf(vm)
+		ExpectCreated(vm, tracker, builder.MakePVC("scratch").Namespace(ns).Bound("1Gi").Obj())
+		vmi = builder.MakeVMI("vm").Namespace(ns).PVC("root", "root").OwnedBy(ExpectExists(vm)).Obj()
 		ExpectCreated(vmi)
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.NodeName, s.TrackedVolumes = "node", []string{"root"}
 			s.VolumeStatus = []v1.VolumeStatus{{Name: "root", Target: "vda"}}
 		})
-		of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "b"}}
+		of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "b"}}
 		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
 		of.Spec.PvcName, of.Spec.Mode = ptr.To("scratch"), ptr.To(backupv1alpha1.PullMode)
 		Expect(K8sClient.Create(ctx, of)).To(MatchError(ContainSubstring("tokenSecretRef is required when mode is Pull")))
 		of.Spec.TokenSecretRef = "token"
 		Expect(K8sClient.Create(ctx, of)).To(Succeed())
-		export = &vmExport{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "b"}}
-		pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "virt-export-b"}}
+		export = &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "b"}}
+		pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "virt-export-b"}}
 	})
 
 	It("can be read until its time is over, and advances its tracker if all was read", func() {
 		serve()
-		w.clock.SetTime(plan.Expiry(of))
+		clock.SetTime(plan.Expiry(of))
 		reconcile()
 		end(`{"volumes":1,"unread":0}`)
 		Expect(conditionOf(backupv1alpha1.ConditionComplete)).To(HaveField("Reason", backupv1alpha1.ReasonCompleted))
@@ -185,7 +178,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		ExpectGone(of)
 		ExpectGone(export)
 		Expect(ExpectExists(tracker).Status).To(BeNil())
-		Expect(w.events.Take()).To(ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
+		Expect(events.Take()).To(ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
 	})
 
 	It("ends with its exporter if it is removed by force", func() {
@@ -194,8 +187,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
-		request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}
-		_, err := virtualmachinebackup.Abandoned{Reconciler: backups}.Reconcile(ctx, request)
+		_, err := virtualmachinebackup.Abandoned{Reconciler: backups}.Reconcile(ctx, RequestOf(vmi))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
 		Expect(metav1.GetControllerOf(ExpectExists(export)).UID).To(Equal(of.UID), "the garbage collector deletes it")
@@ -204,8 +196,10 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 
 	It("is exported by no other export", func() {
 		serve()
-		other := w.request("backup.kubevirt.io", "VirtualMachineBackup", "b")
-		_, err := w.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
+		other := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "export"}}
+		other.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackup", Name: "b"}
+		ExpectCreated(other)
+		_, err := exports.Reconcile(ctx, RequestOf(other))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(conditions.Find(ExpectExists(other).Status.Conditions, exportv1.ConditionReady).Message).To(ContainSubstring("nothing but the export"))
 	})

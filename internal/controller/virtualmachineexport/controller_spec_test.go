@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineexport_test
 
 import (
 	"crypto/tls"
@@ -42,7 +42,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 			Equal("Normal SecretCreated: Created default secret "+w.ns+"/export-token-export"), HavePrefix("Normal ServiceCreated: "),
 			HavePrefix("Normal SecretCreated: Created exporter pod secret "), HavePrefix("Normal ExporterPodCreated: "),
 		))
-		Expect(describeExport(of)).To(Equal("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
+		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
 		Expect(of.Status.TokenSecretRef).To(HaveValue(Equal("export-token-export")))
 		Expect(of.Status.ServiceName).To(Equal("virt-export-export"))
 		w.expectReconciled(of)
@@ -73,7 +73,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 
 		w.serve(of)
 		w.expectReconciled(of, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
+		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
 		links := of.Status.Links
 		Expect(links.External).To(BeNil())
 		Expect(links.Internal.Cert).To(Equal(string(w.ca.Bundle())))
@@ -111,7 +111,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		result := w.expectReconciled(of, "delete Pod", patchExportStatus)
 		Expect(result.RequeueAfter).To(Equal(10*time.Second), "other Pods are not watched")
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
-		Expect(describeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
+		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("PersistentVolumeClaim " + w.ns + "/data is in use"))
 		Expect(of.Status.Links).To(HaveValue(BeZero()))
 		w.expectReconciled(of)
@@ -120,7 +120,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		Expect(K8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
-		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
+		Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
 	})
 
 	It("makes a Pod that has ended again, after some time", func() {
@@ -132,7 +132,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		}}}}
 		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 		w.expectReconciled(of, patchExportStatus)
-		Expect(describeExport(of)).To(HavePrefix("Pending; Ready=False Unknown"))
+		Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False Unknown"))
 		Expect(readyMessage(of)).To(ContainSubstring("out of luck"))
 		w.clock.SetTime(w.clock.Now().Add(time.Minute))
 		w.expectReconciled(of, "delete Pod")
@@ -216,14 +216,14 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 		ExpectCreated(vmi)
 		SetVMIStatus(vmi, v1.Running)
 		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
+		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("Virtual Machine " + w.ns + "/vm is running"))
 
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
 		w.serve(of)
 		w.expectReconciled(of, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
+		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
 		Expect(of.Status.VirtualMachineName).To(HaveValue(Equal("vm")))
 		Expect(of.Status.Links.Internal.Volumes[0].Formats[0].Format).To(Equal(exportv1.KubeVirtRaw), "a disk of a VM, although its claim does not say so")
 		Expect(of.Status.Links.Internal.Manifests).To(HaveLen(2))
@@ -243,7 +243,7 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 	It("is skipped without a VM", func() {
 		of := w.request("kubevirt.io", "VirtualMachine", "vm")
 		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Skipped; Ready=False VMNotFound"))
+		Expect(DescribeExport(of)).To(Equal("Skipped; Ready=False VMNotFound"))
 		w.expectReconciled(of)
 	})
 })
@@ -256,15 +256,15 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 	})
 
 	It("serves claims that are made of it", func() {
-		snapshot := &vmSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
+		snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
 		snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 		ExpectCreated(snapshot)
 		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
 		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
+		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
 
 		stored := builder.MakeVM("vm").Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
-		contentOfSnapshot := contentOf(snapshot)
+		contentOfSnapshot := ContentOf(snapshot)
 		contentOfSnapshot.Spec.VirtualMachineSnapshotName = ptr.To("snap")
 		contentOfSnapshot.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", Namespace: "elsewhere"}, Spec: stored.Spec}
 		claim := builder.MakePVC("root").Bound("1Gi").Obj()
@@ -283,13 +283,13 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		Expect(made.Spec.DataSourceRef.Name).To(Equal("taken"))
 		Expect(metav1.IsControlledBy(made, of)).To(BeTrue())
 		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Pending; Ready=False PodPending; VolumesCreated=False NotAllPVCsReady"))
+		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False PodPending; VolumesCreated=False NotAllPVCsReady"))
 
 		made.Status.Phase = corev1.ClaimBound
 		Expect(K8sClient.Status().Update(ctx, made)).To(Succeed())
 		w.serve(of)
 		w.expectReconciled(of, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Ready; Ready=True PodReady; VolumesCreated=True AllPVCsReady"))
+		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; VolumesCreated=True AllPVCsReady"))
 		Expect(of.Status.Links.Internal.Volumes[0].Name).To(Equal("export-root"))
 		served, err := content.Parse([]byte(ExpectExists(w.pod(of)).Annotations["export.vireo.io/content"]))
 		Expect(err).NotTo(HaveOccurred())
@@ -298,10 +298,10 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 	})
 
 	It("does not use the content of another", func() {
-		snapshot := &vmSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
+		snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
 		snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
 		ExpectCreated(snapshot)
-		foreign := contentOf(snapshot)
+		foreign := ContentOf(snapshot)
 		foreign.Spec.VirtualMachineSnapshotName = ptr.To("other")
 		foreign.Spec.VolumeBackups = []snapshotv1beta1.VolumeBackup{{VolumeName: "root", VolumeSnapshotName: ptr.To("taken")}}
 		ExpectCreated(foreign)
@@ -309,7 +309,7 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		ExpectStatus(snapshot)
 		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
 		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(describeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
+		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
 	})
 })
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineexport_test
 
 import (
 	"time"
@@ -29,6 +29,7 @@ const (
 	createSecret      = "create Secret"
 	createService     = "create Service"
 	createPod         = "create Pod"
+	createClaim       = "create PersistentVolumeClaim"
 	patchExportStatus = "patch VirtualMachineExport/status"
 )
 
@@ -55,15 +56,7 @@ func newExports() *exports {
 		Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, DataVolumes: DataVolumes{},
 		VolumeSnapshots: VolumeSnapshots{}, Config: store, Namespace: w.install, Clock: w.clock,
 	}
-	none, err := certificate.AuthorityFrom(certificate.Exporter, nil)
-	Expect(err).NotTo(HaveOccurred())
-	w.ca, _, _, err = none.Advance(w.clock.Now(), store.Certificates())
-	Expect(err).NotTo(HaveOccurred())
-	data, err := w.ca.Data()
-	Expect(err).NotTo(HaveOccurred())
-	ExpectCreated(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: certificate.Exporter.AuthoritySecret()}, Type: corev1.SecretTypeTLS, Data: data,
-	})
+	w.ca = NewAuthority(w.install, certificate.Exporter, w.clock.Now())
 	return w
 }
 
@@ -134,22 +127,6 @@ func (w *exports) ready() *vmExport {
 	w.expectReconciled(of, patchExportStatus)
 	w.events.Take()
 	return ExpectExists(of)
-}
-
-// describeExport returns phase and conditions of an export, which must exist.
-func describeExport(of *vmExport) string {
-	GinkgoHelper()
-	ExpectExists(of)
-	if of.Status == nil {
-		return "no status"
-	}
-	text := string(of.Status.Phase)
-	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC, exportv1.ConditionVolumesCreated} {
-		if c := conditions.Find(of.Status.Conditions, kind); c != nil {
-			text += "; " + string(kind) + "=" + string(c.Status) + " " + c.Reason
-		}
-	}
-	return text
 }
 
 // readyMessage returns the message of the condition Ready.
