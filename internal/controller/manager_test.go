@@ -248,8 +248,8 @@ var _ = Describe("Manager", Ordered, func() {
 		r.request()
 		Eventually(func() string {
 			r.store()
-			return describe(r.snapshot)
-		}, time.Minute).Should(Equal(snapshotReady))
+			return DescribeSnapshot(r.snapshot)
+		}, time.Minute).Should(Equal(SnapshotReady))
 		of := r.restore()
 		Eventually(func() bool {
 			r.provision()
@@ -424,20 +424,20 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("takes a snapshot when its VM and its claim are there, and the storage has taken it", func() {
-		ns := newSnapshotStorage()
-		of := requestSnapshot(ns, "snap")
-		phase := func() string { return describe(of) }
+		ns := NewSnapshotStorage()
+		of := RequestSnapshot(ns, "snap")
+		phase := func() string { return DescribeSnapshot(of) }
 		Eventually(phase, time.Minute).Should(ContainSubstring("Source does not exist"))
-		vm := vmWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
+		vm := VMWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
 		Eventually(func() error {
-			return K8sClient.Get(ctx, client.ObjectKeyFromObject(volumeSnapshotOf(of, "root")), volumeSnapshotOf(of, "root"))
+			return K8sClient.Get(ctx, client.ObjectKeyFromObject(VolumeSnapshotOf(of, "root")), VolumeSnapshotOf(of, "root"))
 		},
 			time.Minute).Should(Succeed())
-		Expect(isLocked(vm)).To(BeTrue())
-		reportSnapshot(of, "root", false, time.Now())
-		Eventually(phase, time.Minute).Should(Equal(snapshotTaken))
-		reportSnapshot(of, "root", true, time.Now())
-		Eventually(phase, time.Minute).Should(Equal(snapshotReady))
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
+		ReportSnapshot(of, "root", false, time.Now())
+		Eventually(phase, time.Minute).Should(Equal(SnapshotTaken))
+		ReportSnapshot(of, "root", true, time.Now())
+		Eventually(phase, time.Minute).Should(Equal(SnapshotReady))
 		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(vm).Status.VolumeSnapshotStatuses }, time.Minute).
 			Should(ConsistOf(v1.VolumeSnapshotStatus{Name: "root", Enabled: true}))
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
@@ -496,9 +496,9 @@ var _ = Describe("Manager", Ordered, func() {
 			return pair{builder.MakeVM("web-0").Namespace(ns).Obj(), pool, poolFinalizer}
 		}
 		ofSnapshot := func() pair {
-			ns := newSnapshotStorage()
-			vm := vmWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
-			return pair{vm, requestSnapshot(ns, "snap"), snapshot.SourceFinalizer} // It waits for its storage.
+			ns := NewSnapshotStorage()
+			vm := VMWithSnapshots(ns, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted) })
+			return pair{vm, RequestSnapshot(ns, "snap"), snapshot.SourceFinalizer} // It waits for its storage.
 		}
 		ofVM := func() pair {
 			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()

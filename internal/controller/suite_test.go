@@ -10,7 +10,6 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineclone"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinerestore"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshot"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
@@ -18,7 +17,6 @@ var ctx = context.Background()
 
 func TestSpecsOfControllers(t *testing.T) {
 	Run(t, "internal/controller", Indexes{
-		virtualmachinesnapshot.LockIndex:       IndexOf(virtualmachinesnapshot.LockOf),
 		virtualmachineinstance.AttachmentIndex: IndexOf(virtualmachineinstance.AttachmentOf),
 		virtualmachineclone.ClaimIndex:         IndexOf(virtualmachineclone.RestoreOfClaim),
 		virtualmachinerestore.LockIndex:        IndexOf(virtualmachinerestore.LockOf),

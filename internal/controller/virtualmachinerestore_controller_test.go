@@ -22,8 +22,6 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-const patchVM = "patch VirtualMachine"
-
 // only returns the requests that contain a text.
 func only(requests []string, text string) []string {
 	return slices.DeleteFunc(slices.Clone(requests), func(request string) bool { return !strings.Contains(request, text) })

@@ -40,6 +40,8 @@ const (
 	createDataVolume   = "create DataVolume"
 	deleteDataVolume   = "delete DataVolume"
 	deleteClaim        = "delete PersistentVolumeClaim"
+	patchVM            = "patch VirtualMachine"
+	patchVMStatus      = "patch VirtualMachine/status"
 )
 
 // stateOfVM is the claim with the state of the VM's TPM and EFI.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachinesnapshot_test
 
 import (
 	"fmt"
@@ -29,8 +29,6 @@ import (
 
 const (
 	snapshotTakes  = "InProgress; Progressing=True Source locked and operation in progress; Ready=False Not ready"
-	snapshotTaken  = "Succeeded; Progressing=False Operation complete; Ready=False Not ready"
-	snapshotReady  = "Succeeded; Progressing=False Operation complete; Ready=True Ready"
 	snapshotFailed = "Failed; Progressing=False Operation failed; Ready=False Not ready; Failure=True snapshot deadline exceeded"
 )
 
@@ -45,8 +43,8 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, time.Minute), "the deadline")
 		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
 			"Successfully created VirtualMachineSnapshotContent " + ContentOf(of).Name))
-		Expect(describe(of)).To(Equal(snapshotTakes))
-		Expect(isLocked(vm)).To(BeTrue())
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes))
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		content := ExpectExists(ContentOf(of))
 		Expect(content.Spec.VolumeBackups).To(HaveLen(1))
 		Expect(content.Spec.Source.VirtualMachine.Name).To(Equal("vm"))
@@ -55,34 +53,34 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate: ")))
 		w.expectContentReconciled(of)
-		made := ExpectExists(volumeSnapshotOf(of, "root"))
+		made := ExpectExists(VolumeSnapshotOf(of, "root"))
 		Expect(made.Spec.VolumeSnapshotClassName).To(HaveValue(Equal(w.ns)))
 		Expect(metav1.IsControlledBy(made, ExpectExists(ContentOf(of)))).To(BeTrue())
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(isLocked(vm)).To(BeTrue())
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 
 		w.report(of, "root", false)
 		w.expectContentReconciled(of, patchContentStatus)
 		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotTaken))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotTaken))
 		Expect(of.Status.SnapshotVolumes.IncludedVolumes).To(ConsistOf("root"))
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		w.settle(of)
 
 		w.report(of, "root", true)
 		w.expectContentReconciled(of, patchContentStatus)
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotReady))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady))
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
 		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
 		w.expectContentReconciled(of)
 
-		Expect(K8sClient.Delete(ctx, ExpectExists(volumeSnapshotOf(of, "root")))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(VolumeSnapshotOf(of, "root")))).To(Succeed())
 		w.expectContentReconciled(of, patchContentStatus)
 		w.expectContentReconciled(of)
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning VolumeSnapshotMissing: ")))
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal("Succeeded; Progressing=False In error state; Ready=False Not ready"))
+		Expect(DescribeSnapshot(of)).To(Equal("Succeeded; Progressing=False In error state; Ready=False Not ready"))
 	})
 
 	DescribeTable("waits for its VM",
@@ -92,7 +90,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			of := w.request("snap")
 			result := w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
 			Expect(result.RequeueAfter).To(Equal(5 * time.Second))
-			Expect(describe(of)).To(Equal("InProgress; Progressing=False Source not locked " +
+			Expect(DescribeSnapshot(of)).To(Equal("InProgress; Progressing=False Source not locked " +
 				strings.ReplaceAll(reason, "NS", w.ns) + "; Ready=False Not ready"))
 			w.expectReconciled(of)
 		},
@@ -141,7 +139,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
 		w.expectReconciled(of)
-		Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+		Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		Expect(*lists).To(BeZero())
 		launcher.Status.Phase = corev1.PodSucceeded
 		Expect(K8sClient.Status().Update(ctx, launcher)).To(Succeed())
@@ -159,7 +157,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			for _, of := range []*vmSnapshot{first, second} {
 				_, err := w.Reconcile(ctx, RequestOf(of))
 				Expect(err).NotTo(HaveOccurred())
-				Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+				Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 			}
 		}
 		Expect(*lists).To(Equal(1))
@@ -177,14 +175,14 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		ExpectCreated(podWithClaim(w.ns, "another", "root"))
 		w.clock.SetTime(w.clock.Now().Add(claimusers.MaxProofAge))
 		w.expectReconciled(second)
-		Expect(describe(second)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+		Expect(DescribeSnapshot(second)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		Expect(*lists).To(Equal(3))
 	})
 
 	It("waits for a VM that does not exist, and takes a VM that was created again", func() {
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal("InProgress; Progressing=False Source does not exist; Ready=False Not ready"))
+		Expect(DescribeSnapshot(of)).To(Equal("InProgress; Progressing=False Source does not exist; Ready=False Not ready"))
 		vm := w.vm(func(vm *v1.VirtualMachine) { vm.Finalizers = []string{"example.com/keep"} })
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		w.expectReconciled(of) // A VM that is being deleted cannot be locked.
@@ -202,7 +200,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.vm()
 		of := w.request("snap")
 		w.settle(of)
-		Expect(describe(of)).To(Equal(snapshotReady + "; PartialSnapshot"))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + "; PartialSnapshot"))
 		Expect(of.Status.SnapshotVolumes.ExcludedVolumes).To(ConsistOf("root"))
 	})
 
@@ -213,12 +211,12 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.contents.VolumeSnapshots = VolumeSnapshots{Absent: true}
 		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal("InProgress; Progressing=False In error state; Ready=False Not ready"))
+		Expect(DescribeSnapshot(of)).To(Equal("InProgress; Progressing=False In error state; Ready=False Not ready"))
 		Expect(of.Status.Error.Message).To(HaveValue(ContainSubstring("install Kubernetes' external-snapshotter")))
 		w.contents.VolumeSnapshots = VolumeSnapshots{}
 		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotTakes))
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes))
 	})
 
 	It("fails after its deadline, and unlocks the VM when the content is gone", func() {
@@ -227,14 +225,14 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.settle(of)
 		w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
 		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotFailed))
-		Expect(isLocked(vm)).To(BeTrue())
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotFailed))
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		w.expectContentReconciled(of, patchContent)
 		ExpectGone(ContentOf(of))
 		w.expectReconciled(of, patchVM, patchVMStatus)
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
-		Expect(describe(of)).To(Equal(snapshotFailed))
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotFailed))
 	})
 
 	It("does not fail if its content is complete, whatever the cache shows", func() {
@@ -247,7 +245,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.writes.Stale = stale
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
 		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotReady))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady))
 	})
 
 	It("uses no content that belongs to another snapshot, and fails", func() {
@@ -260,12 +258,12 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		Expect(err).To(MatchError(ContainSubstring("exists and belongs to another snapshot: delete it")))
 		_, err = w.contents.Reconcile(ctx, RequestOf(forged))
 		Expect(err).NotTo(HaveOccurred())
-		ExpectGone(volumeSnapshotOf(of, "root"))
-		Expect(isLocked(vm)).To(BeTrue())
+		ExpectGone(VolumeSnapshotOf(of, "root"))
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
 		w.settle(of)
-		Expect(describe(of)).To(Equal(snapshotFailed))
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotFailed))
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		ExpectExists(forged)
 	})
 

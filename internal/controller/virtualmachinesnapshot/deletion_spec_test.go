@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachinesnapshot_test
 
 import (
 	"time"
@@ -47,7 +47,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			w.settle(of)
 			ExpectGone(of)
-			Expect(isLocked(vm)).To(BeFalse())
+			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 			if !kept {
 				ExpectGone(ContentOf(of))
 				return
@@ -77,13 +77,13 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		w.settle(of)
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
-		Expect(describe(of)).To(HavePrefix("Deleting; Progressing=False VM snapshot is deleting"))
+		Expect(DescribeSnapshot(of)).To(HavePrefix("Deleting; Progressing=False VM snapshot is deleting"))
 		w.expectReconciled(of)
-		Expect(isLocked(vm)).To(BeTrue())
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		w.expectContentReconciled(of, patchContent)
 		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshot)
 		ExpectGone(of)
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
 	It("unlocks the VM though the cache does not show the lock", func() {
@@ -95,7 +95,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		w.settle(of)
 		ExpectGone(of)
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
 	It("unlocks a VM whose snapshot was removed by force", func() {
@@ -106,7 +106,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		w.settle(of)
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
 	It("unlocks a VM whose snapshot was removed by force and created again for another VM", func() {
@@ -116,10 +116,10 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		ExpectExists(of).Finalizers = nil
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		Expect(isLocked(vm)).To(BeTrue())
+		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		again := w.request("snap", func(s *vmSnapshot) { s.Spec.Source.Name = "other" })
 		w.settle(again)
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
 	DescribeTable("survives a failure of each write",
@@ -138,7 +138,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 				run(of)
 				w.writes.Fail = nil
 				expect(of)
-				Expect(isLocked(vm)).To(BeFalse(), "write %d failed", fail)
+				Expect(IsLockedForSnapshot(vm)).To(BeFalse(), "write %d failed", fail)
 				Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, of))).To(Succeed())
 				w.settle(of)
 				ExpectGone(of)
@@ -152,7 +152,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			w.settle(of)
 			w.report(of, "root", true)
 			w.settle(of)
-		}, func(of *vmSnapshot) { Expect(describe(of)).To(Equal(snapshotReady)) }),
+		}, func(of *vmSnapshot) { Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady)) }),
 		Entry("when it is deleted", func(of *vmSnapshot) {
 			w.settle(of)
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachinesnapshot_test
 
 import (
 	"errors"
@@ -75,14 +75,14 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeRelease))
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))
 		w.expectContentReconciled(of)
 
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
 		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
 		Expect(intent(vmi)).To(BeNil(), "other freezes of the guest wait for it")
 		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
 		Expect(of.Status.SourceIndications[0].Message).To(HaveSuffix("frozen for 2s."))
 		w.settle(of)
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate")))
@@ -110,7 +110,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "backup", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
 		Expect(K8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
 		w.settle(of)
-		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
 		Expect(intent(vmi)).To(HaveField("ID", "backup"))
 	})
 
@@ -125,7 +125,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.settle(of)
-		Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
 	})
 
 	DescribeTable("is taken all the same, and says that it is not consistent",
@@ -136,9 +136,9 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			w.settle(of)
 			w.report(of, "root", true)
 			w.settle(of)
-			Expect(describe(of)).To(Equal(snapshotReady + indicatesAgent + "; QuiesceTimeout"))
+			Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent + "; QuiesceTimeout"))
 			Expect(of.Status.SourceIndications[2].Message).To(HavePrefix(problem))
-			Expect(isLocked(vm)).To(BeFalse())
+			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		},
 		Entry("the freeze failed", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFailed, func(r *v1.SnapshotFreezeRecord) { r.Problem = "The guest refused" })
@@ -192,14 +192,14 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.expectContentReconciled(of, createVolumeSnap)
 		Expect(intent(vmi)).To(BeNil())
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(inError))
+		Expect(DescribeSnapshot(of)).To(Equal(inError))
 		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
 		w.writes.Fail = nil
 		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
 		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
-		ExpectGone(volumeSnapshotOf(of, "root"))
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))
+		ExpectGone(VolumeSnapshotOf(of, "root"))
 	})
 
 	// refused begins a freeze, and has the VolumeSnapshots refused while the guest is frozen.
@@ -211,7 +211,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		Expect(w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
 		w.expectReconciled(of, patchSnapshotStatus)
-		Expect(describe(of)).To(Equal(inError))
+		Expect(DescribeSnapshot(of)).To(Equal(inError))
 		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
 		return of
 	}
@@ -220,10 +220,10 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		of := refused(w.guest(vm, withAgent))
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
 		w.settle(of)
-		Expect(describe(of)).To(Equal("Failed; Progressing=False In error state; Ready=False Not ready; " +
+		Expect(DescribeSnapshot(of)).To(Equal("Failed; Progressing=False In error state; Ready=False Not ready; " +
 			"Failure=True snapshot deadline exceeded" + indicatesAgent))
 		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
-		Expect(isLocked(vm)).To(BeFalse())
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
 	It("is thawed at once though the first attempt to cancel the freeze fails", func() {
@@ -251,7 +251,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			w.settle(of)
 			w.report(of, "root", true)
 			w.settle(of)
-			Expect(describe(of)).To(Equal(snapshotReady + indications))
+			Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indications))
 			Expect(intent(vmi)).To(BeNil())
 		},
 		Entry("without a guest agent", "; NoGuestAgent; Online"),
@@ -268,13 +268,13 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			end(of)
 			_, err := w.Reconcile(ctx, RequestOf(of))
 			Expect(err).NotTo(HaveOccurred())
-			Expect(isLocked(vm)).To(BeTrue())
+			Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 			w.writes.Take()
 			w.expectContentReconciled(of, patchVMIStatus)
 			Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
 			w.settle(of)
 			ExpectGone(ContentOf(of))
-			Expect(isLocked(vm)).To(BeFalse())
+			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		},
 		Entry("when it is deleted", func(of *vmSnapshot) { Expect(K8sClient.Delete(ctx, of)).To(Succeed()) }),
 		Entry("when it fails", func(*vmSnapshot) { w.clock.SetTime(w.clock.Now().Add(time.Hour)) }),
@@ -286,7 +286,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.settle(of)
 		w.report(of, "root", true)
 		w.settle(of)
-		Expect(describe(of)).To(Equal(snapshotReady))
+		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady))
 		Expect(intent(vmi)).To(BeNil())
 	})
 
@@ -353,7 +353,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			w.settle(of)
 			ExpectGone(of)
 			Expect(intent(vmi)).To(BeNil())
-			Expect(isLocked(vm)).To(BeFalse())
+			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		})
 	})
 
@@ -375,12 +375,12 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		SetVMIStatus(vmi, v1.Running, withAgent)
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
-		Expect(describe(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
+		Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
 		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
-		Expect(describe(of)).To(Equal(snapshotTakes + indicatesAgent))
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))
 	})
 
 	It("releases a guest whose VMI has lost its owner since it was frozen", func() {
@@ -410,6 +410,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	})
 
 	It("stores the VM that the guest was started with", func() {
+		// It stores the spec in a revision, which package virtualmachine also reads for the snapshot.
 		vms := &virtualmachine.Reconciler{
 			Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, Clock: w.clock,
 			Config: FixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
