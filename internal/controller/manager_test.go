@@ -241,47 +241,47 @@ var _ = Describe("Manager", Ordered, func() {
 	})
 
 	It("takes a snapshot of a VM and restores it, while VolumeSnapshots, claims and DataVolumes change", func() {
-		r := newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
-		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: r.ns}, Driver: r.class.Provisioner})
-		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(r.vm).Status.VolumeSnapshotStatuses }, time.Minute).
+		r := NewRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
+		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: r.NS}, Driver: r.Class.Provisioner})
+		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(r.VM).Status.VolumeSnapshotStatuses }, time.Minute).
 			Should(HaveEach(HaveField("Enabled", true)), "the cache knows the class")
-		r.request()
+		r.Request()
 		Eventually(func() string {
-			r.store()
-			return DescribeSnapshot(r.snapshot)
+			r.Store()
+			return DescribeSnapshot(r.Snapshot)
 		}, time.Minute).Should(Equal(SnapshotReady))
-		of := r.restore()
+		of := r.Restore()
 		Eventually(func() bool {
-			r.provision()
-			return isComplete(of)
+			r.Provision()
+			return IsRestoreComplete(of)
 		}, time.Minute).Should(BeTrue())
-		Expect(r.lockedBy()).To(BeEmpty())
-		Expect(ExpectExists(r.vm).Spec.DataVolumeTemplates[0].Name).To(HavePrefix("restore-"))
+		Expect(r.LockedBy()).To(BeEmpty())
+		Expect(ExpectExists(r.VM).Spec.DataVolumeTemplates[0].Name).To(HavePrefix("restore-"))
 	})
 
 	It("clones VMs and snapshots while VolumeSnapshots and claims change, and deletes a clone with its target", func() {
-		c := newRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
-		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: c.ns}, Driver: c.class.Provisioner})
+		c := NewRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
+		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: c.NS}, Driver: c.Class.Provisioner})
 		finished := func(of *vmClone) {
 			GinkgoHelper()
 			Eventually(func() string {
-				c.store()
-				c.provision()
+				c.Store()
+				c.Provision()
 				return cloneState(of)
 			}, time.Minute).Should(Equal(targetIsThere))
 			Eventually(func() *string { return ExpectExists(of).Status.RestoreName }, time.Minute).Should(BeNil())
 		}
 		By("a VM")
-		finished(requestClone(c.ns, "c", func(spec *cloneSpec) { spec.Target.Name = "first" }))
+		finished(requestClone(c.NS, "c", func(spec *cloneSpec) { spec.Target.Name = "first" }))
 		By("a snapshot that does not exist yet, and then is not ready")
-		of := requestClone(c.ns, "second", fromSnapshot)
+		of := requestClone(c.NS, "second", fromSnapshot)
 		state := func() string { return cloneState(of) }
 		Eventually(state, time.Minute).Should(ContainSubstring("Source doesnt exist"))
-		c.request()
+		c.Request()
 		Eventually(state, time.Minute).Should(HavePrefix("SnapshotInProgress"))
 		finished(of)
 		By("without the target")
-		Expect(K8sClient.Delete(ctx, ExpectExists(cloneTarget(c.ns)))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(cloneTarget(c.NS)))).To(Succeed())
 		Eventually(func() bool { return apierrors.IsNotFound(K8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
 	})
 

@@ -98,30 +98,30 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(spec.Volumes[0].DataVolume.Name).To(Equal("copy-root"))
 		Expect(spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("copy-data"))
 		Expect(target.Spec.Instancetype.RevisionName).To(Equal("copy-small-1"))
-		Expect(metav1.IsControlledBy(c.claims()["copy-data"], target)).To(BeTrue())
+		Expect(metav1.IsControlledBy(c.Claims()["copy-data"], target)).To(BeTrue())
 	})
 
 	It("clones a snapshot of the user's, which stays", func() {
 		c := newClones()
 		c.finishClone(c.clone(fromSnapshot))
-		ExpectExists(c.snapshot)
+		ExpectExists(c.Snapshot)
 		ExpectExists(c.target())
 		Expect(c.writes.Take()).NotTo(ContainElement(deleteVMSnapshot))
 	})
 
 	It("gives a VM that is created again under its name another identity", func() {
 		c := newClones()
-		Expect(K8sClient.Delete(ctx, c.vm)).To(Succeed())
-		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: revisionOfVM}}
+		Expect(K8sClient.Delete(ctx, c.VM)).To(Succeed())
+		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: c.NS, Name: RevisionOfVM}}
 		Expect(K8sClient.Delete(ctx, revision)).To(Succeed(), "in place of the garbage collector")
 		c.finishClone(c.clone(fromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" }))
-		firmware := ExpectExists(c.vm).Spec.Template.Spec.Domain.Firmware
+		firmware := ExpectExists(c.VM).Spec.Template.Spec.Domain.Firmware
 		Expect(ptr.Deref(firmware, v1.Firmware{})).To(Equal(v1.Firmware{}))
 	})
 
 	It("keeps the snapshot until the claims are bound at the first start", func() {
 		c := newClonesOn(storagev1.VolumeBindingWaitForFirstConsumer)
-		c.unbound = true
+		c.Unbound = true
 		of := c.clone()
 		c.reach(of, clonev1beta1.Succeeded)
 		Expect(cloneState(of)).To(Equal(targetIsThere))
@@ -152,8 +152,8 @@ var _ = Describe("VirtualMachineClone", func() {
 		ExpectExists(snapshotOfClone(of))
 		c.writes.StaleList, *lists = nil, 0
 		By("the first start")
-		c.unbound = false
-		c.provision()
+		c.Unbound = false
+		c.Provision()
 		c.expectStep(of, deleteVMSnapshot, patchCloneStatus)
 		Expect(*lists).To(Equal(1))
 		Expect(c.events.Take()).To(ConsistOf(HavePrefix("Normal PVCBound: ")))
@@ -164,7 +164,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		c := newClones()
 		of := c.clone(func(spec *cloneSpec) { spec.Source.Name = "later" })
 		c.expectStep(of, patchCloneStatus)
-		missing := "Source doesnt exist: VirtualMachine " + c.ns + "/later"
+		missing := "Source doesnt exist: VirtualMachine " + c.NS + "/later"
 		Expect(c.events.Take()).To(ConsistOf("Normal SourceDoesNotExist: " + missing))
 		Expect(cloneState(of)).To(Equal(pending + missing))
 		c.expectIdle(of)
@@ -196,16 +196,16 @@ var _ = Describe("VirtualMachineClone", func() {
 		c := newClones()
 		of := c.clone(fromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" })
 		c.reach(of, clonev1beta1.RestoreInProgress)
-		before := ExpectExists(c.vm).ResourceVersion
+		before := ExpectExists(c.VM).ResourceVersion
 		c.writes.Take()
 		c.events.Take()
 		Expect(c.expectStep(of, patchCloneStatus).RequeueAfter).To(Equal(15 * time.Second))
-		exists := "VirtualMachine " + c.ns + "/vm exists already: delete it, or clone to another name"
+		exists := "VirtualMachine " + c.NS + "/vm exists already: delete it, or clone to another name"
 		Expect(c.events.Take()).To(ConsistOf("Warning RestoreCreationFailed: " + exists))
 		Expect(cloneState(of)).To(Equal("RestoreInProgress" + processing + " (" + exists + ")"))
 		c.expectIdle(of)
-		Expect(ExpectExists(c.vm).ResourceVersion).To(Equal(before))
-		Expect(c.lockedBy()).To(BeEmpty())
+		Expect(ExpectExists(c.VM).ResourceVersion).To(Equal(before))
+		Expect(c.LockedBy()).To(BeEmpty())
 		ExpectExists(of).Spec.Target.Name = "copy"
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		c.finishClone(of)
@@ -230,7 +230,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		})
 		of := c.clone()
 		c.expectStep(of, patchCloneStatus)
-		text := "Clone of source with backendstorage is not supported: VM " + c.ns + "/vm"
+		text := "Clone of source with backendstorage is not supported: VM " + c.NS + "/vm"
 		Expect(c.events.Take()).To(ConsistOf("Normal SourceVMWithBackendStorageInvalid: " + text))
 		Expect(cloneState(of)).To(Equal("Failed; Progressing=False Failed; Ready=False " + text))
 		Expect(c.expectIdle(of).RequeueAfter).To(BeZero())

@@ -47,7 +47,7 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		events = c.events.Take()
 		c.expectIdle(of)
 		ExpectExists(c.target())
-		ExpectExists(c.snapshot)
+		ExpectExists(c.Snapshot)
 		return writes, events
 	}
 
@@ -156,14 +156,14 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 			ExpectExists(of).Finalizers = nil
 			Expect(K8sClient.Update(ctx, of)).To(Succeed())
 			c.expectIdle(of)
-			ExpectExists(c.snapshot)
-			ExpectExists(c.vm)
+			ExpectExists(c.Snapshot)
+			ExpectExists(c.VM)
 		})
 	}
 
 	It("is deleted with its target, also while its claims wait", func() {
 		c := newClonesOn(storagev1.VolumeBindingWaitForFirstConsumer)
-		c.unbound = true
+		c.Unbound = true
 		of := c.clone()
 		c.reach(of, clonev1beta1.Succeeded)
 		Expect(K8sClient.Delete(ctx, c.target())).To(Succeed())

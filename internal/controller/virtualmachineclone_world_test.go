@@ -41,7 +41,7 @@ type (
 
 // clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a reconciler of restores.
 type clones struct {
-	*restorable
+	*Restorable
 	restores   *virtualmachinerestore.Reconciler
 	reconciler *virtualmachineclone.Reconciler
 	// writes and events are those of clones.
@@ -56,29 +56,29 @@ func newClones(changes ...func(*v1.VirtualMachine)) *clones {
 
 func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *clones {
 	GinkgoHelper()
-	c := newClonable(newRestorableOn(binding, changes...))
-	c.take()
+	c := newClonable(NewRestorableOn(binding, changes...))
+	c.Take()
 	c.snapshottable(true)
 	return c
 }
 
 // newClonable is newClones without the snapshot.
-func newClonable(r *restorable) *clones {
-	c := &clones{restorable: r, writes: NewWrites(), events: &RecordedEvents{}}
+func newClonable(r *Restorable) *clones {
+	c := &clones{Restorable: r, writes: NewWrites(), events: &RecordedEvents{}}
 	c.restores = &virtualmachinerestore.Reconciler{
 		Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, DataVolumes: DataVolumes{},
-		VolumeSnapshots: VolumeSnapshots{}, Clock: c.clock,
+		VolumeSnapshots: VolumeSnapshots{}, Clock: c.FakeClock,
 	}
-	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: AsController, Recorder: c.events, Clock: c.clock}
+	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: AsController, Recorder: c.events, Clock: c.FakeClock}
 	return c
 }
 
 // snapshottable sets whether snapshots of the VM's volumes can be taken.
 func (c *clones) snapshottable(enabled bool) {
 	GinkgoHelper()
-	before := client.MergeFrom(ExpectExists(c.vm).DeepCopy())
-	c.vm.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: enabled}, {Name: "data", Enabled: true}}
-	Expect(K8sClient.Status().Patch(ctx, c.vm, before)).To(Succeed())
+	before := client.MergeFrom(ExpectExists(c.VM).DeepCopy())
+	c.VM.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: enabled}, {Name: "data", Enabled: true}}
+	Expect(K8sClient.Status().Patch(ctx, c.VM, before)).To(Succeed())
 }
 
 // clone creates a clone of the VM.
@@ -90,7 +90,7 @@ func (c *clones) clone(changes ...func(*cloneSpec)) *vmClone {
 // cloneAs is clone under a name.
 func (c *clones) cloneAs(name string, changes ...func(*cloneSpec)) *vmClone {
 	GinkgoHelper()
-	return requestClone(c.ns, name, changes...)
+	return requestClone(c.NS, name, changes...)
 }
 
 // requestClone creates a clone of the VM in a namespace.
@@ -139,7 +139,7 @@ func restoreOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineRestore {
 	return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-restore-" + string(of.UID)}}
 }
 
-func (c *clones) target() *v1.VirtualMachine { return cloneTarget(c.ns) }
+func (c *clones) target() *v1.VirtualMachine { return cloneTarget(c.NS) }
 
 // cloneTarget returns the name of the VM that requestClone creates.
 func cloneTarget(ns string) *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(ns).Obj() }
@@ -149,12 +149,12 @@ func (c *clones) others(of *vmClone) {
 	GinkgoHelper()
 	snapshot := snapshotOfClone(of)
 	if K8sClient.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot) == nil && snapshot.Status == nil {
-		c.taken(snapshot)
+		c.Taken(snapshot)
 	}
 	for range 12 {
 		_, err := c.restores.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(restoreOfClone(of))})
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
-		c.provision()
+		c.Provision()
 	}
 }
 

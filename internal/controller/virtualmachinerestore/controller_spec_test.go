@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachinerestore_test
 
 import (
 	"slices"
@@ -38,21 +38,21 @@ var _ = Describe("VirtualMachineRestore", func() {
 	BeforeEach(func() { r = newRestores() })
 
 	revision := func(name string) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name}}
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.NS, Name: name}}
 	}
 
 	It("restores a VM step by step, and writes nothing afterwards", func() {
-		of := r.restore()
+		of := r.Restore()
 		By("the finalizer and the owner, then the first status")
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		ExpectExists(of)
 		Expect(of.Finalizers).To(ConsistOf(snapshot.VirtualMachineRestoreFinalizer))
-		Expect(metav1.IsControlledBy(of, r.vm)).To(BeTrue())
+		Expect(metav1.IsControlledBy(of, r.VM)).To(BeTrue())
 		Expect(conditionsOf(of)).To(HaveExactElements(
 			"Progressing=True: Initializing VirtualMachineRestore", "Ready=False: Initializing VirtualMachineRestore"))
 		By("the lock")
 		r.expectReconciled(of, patchVMStatus)
-		Expect(r.lockedBy()).To(Equal("back"))
+		Expect(r.LockedBy()).To(Equal("back"))
 		By("the names of the claims, before the claims")
 		r.expectReconciled(of, patchRestoreStatus)
 		restored := ExpectExists(of).Status.Restores
@@ -63,11 +63,11 @@ var _ = Describe("VirtualMachineRestore", func() {
 		Expect(conditionsOf(of)).To(HaveExactElements(creatingPVCs, "Ready=False: Waiting for new PVCs"))
 		r.expectQuiet(of)
 		By("the DataVolume, when the claims are bound")
-		r.provision()
+		r.Provision()
 		r.expectReconciled(of, createDataVolume, patchRestoreStatus)
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=True: Updating target spec", "Ready=False: Waiting for target update"))
 		r.expectQuiet(of)
-		r.provision()
+		r.Provision()
 		By("the VM, in one write")
 		r.expectReconciled(of, patchVM)
 		By("the former DataVolume, the lock, the end")
@@ -78,96 +78,96 @@ var _ = Describe("VirtualMachineRestore", func() {
 		Expect(r.events.Take()).To(ConsistOf(completed))
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 
-		Expect(r.lockedBy()).To(BeEmpty())
-		volumes := ExpectExists(r.vm).Spec.Template.Spec.Volumes
+		Expect(r.LockedBy()).To(BeEmpty())
+		volumes := ExpectExists(r.VM).Spec.Template.Spec.Volumes
 		Expect(volumes[0].DataVolume.Name).To(Equal(*ExpectExists(of).Status.Restores[0].DataVolumeName))
 		Expect(volumes[1].PersistentVolumeClaim.ClaimName).To(Equal(restored[1].PersistentVolumeClaimName))
 		Expect(of.Status.DeletedDataVolumes).To(ConsistOf("root-dv"))
 		Expect(of.Status.RestoreTime).NotTo(BeNil())
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: Operation complete", "Ready=True: Operation complete"))
-		claim := r.claims()[restored[1].PersistentVolumeClaimName]
-		Expect(metav1.IsControlledBy(claim, r.vm)).To(BeTrue())
+		claim := r.Claims()[restored[1].PersistentVolumeClaimName]
+		Expect(metav1.IsControlledBy(claim, r.VM)).To(BeTrue())
 		Expect(claim.Spec.Resources.Requests.Storage().String()).To(Equal("2Gi"), "the VolumeSnapshot needs more than the claim requested")
 	})
 
 	It("replaces claims in place, and keeps the importer from making others", func() {
-		before := r.claims()
-		of := r.restore(inPlace)
+		before := r.Claims()
+		of := r.Restore(inPlace)
 		r.finish(of)
-		after := r.claims()
+		after := r.Claims()
 		Expect(after).To(HaveLen(2))
 		for name, claim := range before {
 			Expect(after).To(HaveKey(name))
 			Expect(after[name].UID).NotTo(Equal(claim.UID))
 		}
-		Expect(ExpectExists(DataVolume(r.ns, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
-		Expect(ExpectExists(r.vm).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
+		Expect(ExpectExists(DataVolume(r.NS, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
+		Expect(ExpectExists(r.VM).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
 		Expect(only(r.writes.Take(), deleteClaim)).To(HaveLen(2))
 	})
 
 	It("creates a VM, and makes it the owner of what was created before it", func() {
-		of := r.restore(toNewVM)
+		of := r.Restore(toNewVM)
 		r.finish(of)
-		other := ExpectExists(builder.MakeVM("other").Namespace(r.ns).Obj())
+		other := ExpectExists(builder.MakeVM("other").Namespace(r.NS).Obj())
 		Expect(other.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyHalted)))
 		Expect(other.Spec.Instancetype.RevisionName).To(Equal("other-small-1"))
 		owned := revision("other-small-1")
 		Expect(metav1.IsControlledBy(ExpectExists(owned), other)).To(BeTrue())
-		claim := r.claims()[other.Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName]
+		claim := r.Claims()[other.Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName]
 		Expect(metav1.IsControlledBy(claim, other)).To(BeTrue())
 		Expect(metav1.IsControlledBy(ExpectExists(of), other)).To(BeTrue())
-		Expect(ExpectExists(r.vm).Status.RestoreInProgress).To(BeNil())
-		Expect(r.claims()).To(HaveLen(4), "the source keeps its claims")
+		Expect(ExpectExists(r.VM).Status.RestoreInProgress).To(BeNil())
+		Expect(r.Claims()).To(HaveLen(4), "the source keeps its claims")
 	})
 
 	It("replaces a revision that has changed, and deletes none of another owner", func() {
-		Expect(K8sClient.Delete(ctx, revision(revisionOfVM))).To(Succeed())
-		r.revision(revisionOfVM, *metav1.NewControllerRef(r.snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
-		of := r.restore()
+		Expect(K8sClient.Delete(ctx, revision(RevisionOfVM))).To(Succeed())
+		r.Revision(RevisionOfVM, *metav1.NewControllerRef(r.Snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
+		of := r.Restore()
 		r.until(of, func() bool {
-			return slices.Contains(r.events.Take(), encountered+"ControllerRevision "+r.ns+"/"+revisionOfVM+" exists already and belongs to another object")
+			return slices.Contains(r.events.Take(), encountered+"ControllerRevision "+r.NS+"/"+RevisionOfVM+" exists already and belongs to another object")
 		})
-		foreign := ExpectExists(revision(revisionOfVM))
-		foreign.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(r.vm, v1.VirtualMachineGroupVersionKind)}
+		foreign := ExpectExists(revision(RevisionOfVM))
+		foreign.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(r.VM, v1.VirtualMachineGroupVersionKind)}
 		Expect(K8sClient.Update(ctx, foreign)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, foreign)).To(Succeed())
-		changed := revision(revisionOfVM)
+		changed := revision(RevisionOfVM)
 		changed.OwnerReferences, changed.Data.Raw = foreign.OwnerReferences, []byte(`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"Other"}`)
 		ExpectCreated(changed)
 		r.finish(of)
-		Expect(string(ExpectExists(revision(revisionOfVM)).Data.Raw)).To(ContainSubstring("VirtualMachineInstancetype"))
+		Expect(string(ExpectExists(revision(RevisionOfVM)).Data.Raw)).To(ContainSubstring("VirtualMachineInstancetype"))
 	})
 
 	It("replaces the state of TPM and EFI, and deletes the former one", func() {
 		r = newRestores(func(vm *v1.VirtualMachine) {
 			vm.Spec.Template.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
 		})
-		r.finish(r.restore())
+		r.finish(r.Restore())
 		var states []string
-		for name, claim := range r.claims() {
+		for name, claim := range r.Claims() {
 			if claim.Labels[v1.PersistentStateLabel] == "vm" {
 				states = append(states, name)
 			}
 		}
 		Expect(states).To(ConsistOf(HavePrefix("restore-")))
-		Expect(r.claims()).NotTo(HaveKey(stateOfVM))
+		Expect(r.Claims()).NotTo(HaveKey(StateOfVM))
 	})
 
 	It("reports once what it waits for, and tries again", func() {
-		of := r.restore(func(spec *snapshotv1beta1.VirtualMachineRestoreSpec) { spec.VirtualMachineSnapshotName = "later" })
+		of := r.Restore(func(spec *snapshotv1beta1.VirtualMachineRestoreSpec) { spec.VirtualMachineSnapshotName = "later" })
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		again := r.expectReconciled(of, patchRestoreStatus)
 		Expect(again.RequeueAfter).To(Equal(15 * time.Second))
-		missing := "VMSnapshot " + r.ns + "/later does not exist"
+		missing := "VMSnapshot " + r.NS + "/later does not exist"
 		Expect(r.events.Take()).To(ConsistOf(encountered + missing))
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: "+missing, "Ready=False: "+missing))
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
-		Expect(r.lockedBy()).To(BeEmpty())
+		Expect(r.LockedBy()).To(BeEmpty())
 	})
 
 	It("does not restore DataVolumes while there is no importer", func() {
 		r.DataVolumes = NoDataVolumes{}
-		of := r.restore()
+		of := r.Restore()
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		r.expectReconciled(of, patchRestoreStatus)
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
@@ -177,18 +177,18 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("does not create a VM again that was deleted with its restore", func() {
-		of := r.restore()
-		r.until(of, func() bool { return r.lockedBy() == "back" })
+		of := r.Restore()
+		r.until(of, func() bool { return r.LockedBy() == "back" })
 		r.writes.Take()
-		Expect(K8sClient.Delete(ctx, r.vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.VM)).To(Succeed())
 		r.expectQuiet(of)
 		r.expectQuiet(of)
-		ExpectGone(r.vm)
+		ExpectGone(r.VM)
 	})
 
 	It("does nothing that is written to its spec once it is being deleted", func() {
-		of := r.restore()
-		r.until(of, func() bool { return r.lockedBy() == "back" })
+		of := r.Restore()
+		r.until(of, func() bool { return r.LockedBy() == "back" })
 		ExpectExists(of).Finalizers = append(of.Finalizers, "user/finalizer")
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
@@ -204,9 +204,9 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("starts over after a conflict, if the cache does not show the lock yet", func() {
-		of := r.restore()
-		stale := ExpectExists(r.vm.DeepCopy())
-		r.until(of, func() bool { return r.lockedBy() == "back" })
+		of := r.Restore()
+		stale := ExpectExists(r.VM.DeepCopy())
+		r.until(of, func() bool { return r.LockedBy() == "back" })
 		r.writes.Stale = stale
 		result, err := r.reconcile(of)
 		Expect(err).NotTo(HaveOccurred(), "a conflict")
@@ -216,10 +216,10 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("unlocks the VM without its memory dump", func() {
-		ExpectExists(r.vm).Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "dump", Phase: v1.MemoryDumpCompleted}
-		Expect(K8sClient.Status().Update(ctx, r.vm)).To(Succeed())
-		r.finish(r.restore())
-		Expect(ExpectExists(r.vm).Status.MemoryDumpRequest).To(BeNil())
+		ExpectExists(r.VM).Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "dump", Phase: v1.MemoryDumpCompleted}
+		Expect(K8sClient.Status().Update(ctx, r.VM)).To(Succeed())
+		r.finish(r.Restore())
+		Expect(ExpectExists(r.VM).Status.MemoryDumpRequest).To(BeNil())
 	})
 })
 
@@ -233,13 +233,13 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	started := func(policy snapshotv1beta1.TargetReadinessPolicy) *snapshotv1beta1.VirtualMachineRestore {
 		GinkgoHelper()
 		r.running()
-		of := r.restore(readiness(policy))
+		of := r.Restore(readiness(policy))
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		return of
 	}
 	halt := func() {
 		GinkgoHelper()
-		Expect(K8sClient.Delete(ctx, InstanceKey(r.vm))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, InstanceKey(r.VM))).To(Succeed())
 	}
 
 	It("fails at once with FailImmediate, for good", func() {
@@ -249,16 +249,16 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning Operation failed: ")))
 		halt()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
-		Expect(r.lockedBy()).To(BeEmpty())
+		Expect(r.LockedBy()).To(BeEmpty())
 	})
 
 	It("fails after the grace period, with a timer of its own", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreWaitGracePeriodAndFail)
 		Expect(r.expectReconciled(of, patchRestoreStatus).RequeueAfter).To(Equal(5 * time.Minute))
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
-		r.clock.SetTime(r.clock.Now().Add(time.Minute))
+		r.FakeClock.SetTime(r.FakeClock.Now().Add(time.Minute))
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(4 * time.Minute))
-		r.clock.SetTime(r.clock.Now().Add(4 * time.Minute))
+		r.FakeClock.SetTime(r.FakeClock.Now().Add(4 * time.Minute))
 		r.expectReconciled(of, patchRestoreStatus)
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Failure=True: Restore target failed to be ready within 5m0s")))
 	})
@@ -266,12 +266,12 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	It("waits with WaitEventually, and goes on when the VMI is gone", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreWaitEventually)
 		r.expectReconciled(of, patchRestoreStatus)
-		r.clock.SetTime(r.clock.Now().Add(time.Hour))
+		r.FakeClock.SetTime(r.FakeClock.Now().Add(time.Hour))
 		r.events.Take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 		halt()
 		r.finish(of)
-		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)), "the user's choice stays")
+		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)), "the user's choice stays")
 	})
 
 	It("finds a VMI that the cache does not show", func() {
@@ -282,14 +282,14 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 		}
 		r.expectReconciled(of, patchRestoreStatus)
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
-		Expect(r.lockedBy()).To(BeEmpty())
+		Expect(r.LockedBy()).To(BeEmpty())
 	})
 
 	DescribeTable("stops it with StopTarget", func(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase, write string, after v1.VirtualMachineRunStrategy) {
 		vmi := r.running()
 		SetVMIStatus(vmi, phase)
-		EditVM(r.vm, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
-		of := r.restore(readiness(snapshotv1beta1.VirtualMachineRestoreStopTarget))
+		EditVM(r.VM, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
+		of := r.Restore(readiness(snapshotv1beta1.VirtualMachineRestoreStopTarget))
 		r.expectReconciled(of, patchRestore, patchRestoreStatus)
 		writes := []string{patchRestoreStatus}
 		if write != "" {
@@ -298,14 +298,14 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 		r.expectReconciled(of, writes...)
 		Expect(r.events.Take()).To(ConsistOf(notReady + "Automatically stopping restore target for restore operation"))
 		r.expectQuiet(of)
-		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(after)))
+		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(after)))
 		if write == patchVMStatus {
-			Expect(r.vm.Status.StateChangeRequests).To(HaveExactElements(
+			Expect(r.VM.Status.StateChangeRequests).To(HaveExactElements(
 				v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &vmi.UID}.MadeUnder(strategy)))
 		}
 		halt()
 		r.finish(of)
-		Expect(ExpectExists(r.vm).Spec.RunStrategy).To(HaveValue(Equal(after)), "it stays off")
+		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(after)), "it stays off")
 	},
 		Entry("Always", v1.RunStrategyAlways, v1.Running, patchVM, v1.RunStrategyHalted),
 		Entry("Once", v1.RunStrategyOnce, v1.Succeeded, patchVM, v1.RunStrategyHalted),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachinerestore_test
 
 import (
 	"context"
@@ -41,14 +41,14 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			writes = append(writes, request)
 			return fail(len(writes)-1, request)
 		}
-		of := r.restore(changes...)
+		of := r.Restore(changes...)
 		r.finish(of)
 		r.writes.Fail = nil
 		r.events.Take()
 		r.writes.Take()
 		r.expectQuiet(of)
-		Expect(r.lockedBy()).To(BeEmpty())
-		for name, claim := range r.claims() {
+		Expect(r.LockedBy()).To(BeEmpty())
+		for name, claim := range r.Claims() {
 			Expect(claim.DeletionTimestamp).To(BeNil(), name)
 		}
 		return writes
@@ -83,7 +83,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			return nil
 		}
-		of := r.restore()
+		of := r.Restore()
 		var events []string
 		r.until(of, func() bool {
 			events = append(events, r.events.Take()...)
@@ -91,10 +91,10 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		})
 		Expect(events).To(ConsistOf(And(HavePrefix(encountered), ContainSubstring("denied by team.example"))))
 		Expect(conditionsOf(of)).To(HaveExactElements(ContainSubstring("denied by team.example"), ContainSubstring("denied by team.example")))
-		Expect(r.lockedBy()).To(Equal("back"))
+		Expect(r.LockedBy()).To(Equal("back"))
 		r.writes.Take()
 		for range 3 {
-			r.clock.SetTime(r.clock.Now().Add(15 * time.Second))
+			r.FakeClock.SetTime(r.FakeClock.Now().Add(15 * time.Second))
 			result, err := r.reconcile(of)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result.RequeueAfter).To(BeNumerically(">=", 15*time.Second), "the delay grows")
@@ -107,7 +107,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	// failure returns what a restore whose VM is refused reports.
 	failure := func(r *restores) []any {
-		text := "VirtualMachine " + r.ns + `/other cannot be created: VirtualMachine.kubevirt.io "other" is invalid: spec.template: Required value: missing`
+		text := "VirtualMachine " + r.NS + `/other cannot be created: VirtualMachine.kubevirt.io "other" is invalid: spec.template: Required value: missing`
 		return []any{Equal("Progressing=False: " + text), Equal("Ready=False: " + text), Equal("Failure=True: " + text)}
 	}
 	invalid := apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), "other", field.ErrorList{field.Required(field.NewPath("spec", "template"), "missing")})
@@ -120,31 +120,31 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			return nil
 		}
-		of := r.restore(toNewVM)
+		of := r.Restore(toNewVM)
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
 		Expect(r.events.Take()).To(ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
 		Expect(only(r.writes.Take(), "create ")).To(ConsistOf(createVM))
-		Expect(r.claims()).To(HaveLen(2))
+		Expect(r.Claims()).To(HaveLen(2))
 		r.writes.Fail = nil
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 	})
 
 	It("fails for good, before it has deleted anything, if its VM would not be valid any more", func() {
 		r := newRestores()
-		before := r.claims()
+		before := r.Claims()
 		r.writes.Fail = func(request string) error {
 			if request == patchVM {
 				return invalid
 			}
 			return nil
 		}
-		of := r.restore(inPlace)
+		of := r.Restore(inPlace)
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(ContainElement(And(
-			HavePrefix("Failure=True: VirtualMachine "+r.ns+"/vm cannot be restored: "), ContainSubstring("spec.template: Required value: missing"))))
-		Expect(r.lockedBy()).To(BeEmpty())
-		for name, claim := range r.claims() {
+			HavePrefix("Failure=True: VirtualMachine "+r.NS+"/vm cannot be restored: "), ContainSubstring("spec.template: Required value: missing"))))
+		Expect(r.LockedBy()).To(BeEmpty())
+		for name, claim := range r.Claims() {
 			Expect(claim.UID).To(Equal(before[name].UID))
 			Expect(claim.DeletionTimestamp).To(BeNil())
 		}
@@ -165,12 +165,12 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			return nil
 		}
-		of := r.restore(toNewVM)
+		of := r.Restore(toNewVM)
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
 		Expect(requests).To(Equal(2), "the check, and the creation")
-		Expect(r.claims()).To(HaveLen(4))
-		ExpectGone(builder.MakeVM("other").Namespace(r.ns).Obj())
+		Expect(r.Claims()).To(HaveLen(4))
+		ExpectGone(builder.MakeVM("other").Namespace(r.NS).Obj())
 		r.writes.Take()
 		r.events.Take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
@@ -187,7 +187,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			return nil
 		}
-		of := r.restore(toNewVM)
+		of := r.Restore(toNewVM)
 		r.finish(of)
 		Expect(r.events.Take()).To(ContainElement(HavePrefix(encountered)))
 	})
@@ -200,7 +200,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			return nil
 		}
-		of := r.restore(inPlace)
+		of := r.Restore(inPlace)
 		var writes []string
 		r.until(of, func() bool {
 			writes = r.writes.Take()
@@ -214,10 +214,10 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	It("restores no content that belongs to another snapshot", func() {
 		r := newRestores()
-		content := ExpectExists(ContentOf(r.snapshot))
+		content := ExpectExists(ContentOf(r.Snapshot))
 		content.Spec.VirtualMachineSnapshotName = new(string)
 		Expect(K8sClient.Update(ctx, content)).To(Succeed())
-		of := r.restore()
+		of := r.Restore()
 		r.until(of, func() bool { return len(r.events.Take()) > 0 })
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: VMSnapshotContent of VMSnapshot ")))
 	})
@@ -225,14 +225,14 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 	It("reports missing VolumeSnapshots if their kind is not installed, and does not take one that cannot be read for missing", func() {
 		r := newRestores()
 		r.VolumeSnapshots = unreadable{}
-		of := r.restore()
+		of := r.Restore()
 		_, err := r.reconcile(of)
 		Expect(err).To(MatchError(ErrInjected))
 		r.writes.ExpectWritten(patchRestore)
 		r.VolumeSnapshots = VolumeSnapshots{Absent: true}
 		r.until(of, func() bool { return len(r.events.Take()) > 0 })
 		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Ready=False: missing volumeSnapshot ")))
-		Expect(r.claims()).To(HaveLen(2))
+		Expect(r.Claims()).To(HaveLen(2))
 	})
 
 	DescribeTable("records KubeVirt's event on the restore if a DataVolume cannot be created", func(how change) {
@@ -244,7 +244,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			}
 			return nil
 		}
-		of := r.restore(how)
+		of := r.Restore(how)
 		var events []string
 		r.until(of, func() bool {
 			events = append(events, r.events.Take()...)
@@ -260,24 +260,24 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	It("deletes no claim while its storage class is gone, and goes on when it is there again", func() {
 		r := newRestores()
-		before := r.claims()
-		of := r.restore(inPlace)
-		Expect(K8sClient.Delete(ctx, r.class)).To(Succeed())
+		before := r.Claims()
+		of := r.Restore(inPlace)
+		Expect(K8sClient.Delete(ctx, r.Class)).To(Succeed())
 		var events []string
 		r.until(of, func() bool {
 			events = append(events, r.events.Take()...)
 			return len(events) > 0
 		})
-		missing := "StorageClass " + r.class.Name + " does not exist"
+		missing := "StorageClass " + r.Class.Name + " does not exist"
 		Expect(events).To(ConsistOf(encountered + missing))
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: "+missing, "Ready=False: "+missing))
-		for name, claim := range r.claims() {
+		for name, claim := range r.Claims() {
 			Expect(claim.UID).To(Equal(before[name].UID))
 			Expect(claim.DeletionTimestamp).To(BeNil())
 		}
 		r.writes.Take()
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
-		again := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: r.class.Name}, Provisioner: r.class.Provisioner}
+		again := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: r.Class.Name}, Provisioner: r.Class.Provisioner}
 		ExpectCreated(again)
 		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, again)).To(Succeed()) })
 		r.finish(of)
@@ -289,33 +289,33 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		"with its finalizer": func(_ *restores, of *snapshotv1beta1.VirtualMachineRestore) bool {
 			return ExpectExists(of).Status != nil
 		},
-		"with the VM locked": func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return r.lockedBy() != "" },
-		"with new claims":    func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return len(r.claims()) > 2 },
+		"with the VM locked": func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return r.LockedBy() != "" },
+		"with new claims":    func(r *restores, _ *snapshotv1beta1.VirtualMachineRestore) bool { return len(r.Claims()) > 2 },
 		"with the VM restored": func(r *restores, of *snapshotv1beta1.VirtualMachineRestore) bool {
-			world := restore.Observed{Restore: ExpectExists(of), Target: ExpectExists(r.vm)}
+			world := restore.Observed{Restore: ExpectExists(of), Target: ExpectExists(r.VM)}
 			return world.Restored()
 		},
-		"when it is complete": func(_ *restores, of *snapshotv1beta1.VirtualMachineRestore) bool { return isComplete(of) },
+		"when it is complete": func(_ *restores, of *snapshotv1beta1.VirtualMachineRestore) bool { return IsRestoreComplete(of) },
 	}
 	for name, done := range reached {
 		It("releases the VM and leaves the claims when it is deleted "+name, func() {
 			r := newRestores()
-			of := r.restore()
+			of := r.Restore()
 			if done != nil {
 				r.until(of, func() bool { return done(r, of) })
 			}
 			r.writes.Take()
-			claims := len(r.claims())
+			claims := len(r.Claims())
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			// The cache does not show the lock yet.
-			stale := ExpectExists(r.vm.DeepCopy())
+			stale := ExpectExists(r.VM.DeepCopy())
 			stale.Status.RestoreInProgress = nil
 			r.writes.Stale = stale
 			_, err := r.reconcile(of)
 			Expect(err).NotTo(HaveOccurred())
 			ExpectGone(of)
-			Expect(r.lockedBy()).To(BeEmpty())
-			Expect(r.claims()).To(HaveLen(claims))
+			Expect(r.LockedBy()).To(BeEmpty())
+			Expect(r.Claims()).To(HaveLen(claims))
 			for _, request := range r.writes.Take() {
 				Expect(strings.HasPrefix(request, "patch ")).To(BeTrue(), request)
 			}
@@ -324,8 +324,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	It("is released though any write of its deletion fails, and though its VM is gone", func() {
 		r := newRestores()
-		of := r.restore()
-		r.until(of, func() bool { return r.lockedBy() != "" })
+		of := r.Restore()
+		r.until(of, func() bool { return r.LockedBy() != "" })
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		for _, failing := range []string{patchVMStatus, patchRestoreStatus, patchRestore} {
 			r.writes.Fail = func(request string) error {
@@ -339,7 +339,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			ExpectExists(of)
 		}
 		r.writes.Fail = nil
-		Expect(K8sClient.Delete(ctx, r.vm)).To(Succeed())
+		Expect(K8sClient.Delete(ctx, r.VM)).To(Succeed())
 		_, err := r.reconcile(of)
 		Expect(err).NotTo(HaveOccurred())
 		ExpectGone(of)
@@ -348,8 +348,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 	// removed returns a restore that has locked its VM, and was removed by force since.
 	removed := func(r *restores) *snapshotv1beta1.VirtualMachineRestore {
 		GinkgoHelper()
-		of := r.restore()
-		r.until(of, func() bool { return r.lockedBy() == "back" })
+		of := r.Restore()
+		r.until(of, func() bool { return r.LockedBy() == "back" })
 		ExpectExists(of).Finalizers = nil
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
@@ -366,39 +366,39 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r.writes.Fail = nil
 		r.writes.Take()
 		r.expectReconciled(of, patchVMStatus)
-		Expect(r.lockedBy()).To(BeEmpty())
+		Expect(r.LockedBy()).To(BeEmpty())
 		r.expectQuiet(of)
 	})
 
 	It("is not what keeps a VM locked when it was created again for another one", func() {
 		r := newRestores()
 		removed(r)
-		again := r.restore(toNewVM)
+		again := r.Restore(toNewVM)
 		_, err := r.reconcile(again)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(r.lockedBy()).To(BeEmpty())
+		Expect(r.LockedBy()).To(BeEmpty())
 		r.finish(again)
 	})
 
 	It("keeps its VM locked though the cache does not show it", func() {
 		r := newRestores()
-		of := r.restore()
-		r.until(of, func() bool { return r.lockedBy() == "back" })
+		of := r.Restore()
+		r.until(of, func() bool { return r.LockedBy() == "back" })
 		r.writes.Take()
 		r.writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
 			_, isRestore := object.(*snapshotv1beta1.VirtualMachineRestore)
 			return isRestore
 		}
 		r.expectQuiet(of)
-		Expect(r.lockedBy()).To(Equal("back"))
+		Expect(r.LockedBy()).To(Equal("back"))
 	})
 
 	It("does not touch the lock of another restore", func() {
 		r := newRestores()
-		ExpectExists(r.vm).Status.RestoreInProgress = new(string)
-		*r.vm.Status.RestoreInProgress = "first"
-		Expect(K8sClient.Status().Update(ctx, r.vm)).To(Succeed())
-		of := r.restore()
+		ExpectExists(r.VM).Status.RestoreInProgress = new(string)
+		*r.VM.Status.RestoreInProgress = "first"
+		Expect(K8sClient.Status().Update(ctx, r.VM)).To(Succeed())
+		of := r.Restore()
 		var events []string
 		r.until(of, func() bool {
 			events = append(events, r.events.Take()...)
@@ -409,7 +409,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		_, err := r.reconcile(of)
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		ExpectGone(of)
-		Expect(r.lockedBy()).To(Equal("first"))
+		Expect(r.LockedBy()).To(Equal("first"))
 	})
 })
 
