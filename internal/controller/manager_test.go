@@ -26,6 +26,7 @@ import (
 
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
@@ -262,26 +263,26 @@ var _ = Describe("Manager", Ordered, func() {
 	It("clones VMs and snapshots while VolumeSnapshots and claims change, and deletes a clone with its target", func() {
 		c := NewRestorable(func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = nil })
 		ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: c.NS}, Driver: c.Class.Provisioner})
-		finished := func(of *vmClone) {
+		finished := func(of *clonev1beta1.VirtualMachineClone) {
 			GinkgoHelper()
 			Eventually(func() string {
 				c.Store()
 				c.Provision()
-				return cloneState(of)
-			}, time.Minute).Should(Equal(targetIsThere))
+				return DescribeClone(of)
+			}, time.Minute).Should(Equal(CloneSucceeded))
 			Eventually(func() *string { return ExpectExists(of).Status.RestoreName }, time.Minute).Should(BeNil())
 		}
 		By("a VM")
-		finished(requestClone(c.NS, "c", func(spec *cloneSpec) { spec.Target.Name = "first" }))
+		finished(RequestClone(c.NS, "c", func(spec *clonev1beta1.VirtualMachineCloneSpec) { spec.Target.Name = "first" }))
 		By("a snapshot that does not exist yet, and then is not ready")
-		of := requestClone(c.NS, "second", fromSnapshot)
-		state := func() string { return cloneState(of) }
+		of := RequestClone(c.NS, "second", FromSnapshot)
+		state := func() string { return DescribeClone(of) }
 		Eventually(state, time.Minute).Should(ContainSubstring("Source doesnt exist"))
 		c.Request()
 		Eventually(state, time.Minute).Should(HavePrefix("SnapshotInProgress"))
 		finished(of)
 		By("without the target")
-		Expect(K8sClient.Delete(ctx, ExpectExists(cloneTarget(c.NS)))).To(Succeed())
+		Expect(K8sClient.Delete(ctx, ExpectExists(builder.MakeVM("copy").Namespace(c.NS).Obj()))).To(Succeed())
 		Eventually(func() bool { return apierrors.IsNotFound(K8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
 	})
 

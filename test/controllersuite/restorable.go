@@ -48,7 +48,7 @@ type Restorable struct {
 	Unbound bool
 }
 
-// NewRestorable returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, without a
+// NewRestorable returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and no
 // snapshot.
 func NewRestorable(changes ...func(*v1.VirtualMachine)) *Restorable {
 	GinkgoHelper()

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineclone_test
 
 import (
 	"fmt"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,7 +37,8 @@ type (
 	cloneSpec = clonev1beta1.VirtualMachineCloneSpec
 )
 
-// clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a reconciler of restores.
+// clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a reconciler of
+// restores. The clone says by patches in its restore what the target is like, and the restore applies them.
 type clones struct {
 	*Restorable
 	restores   *virtualmachinerestore.Reconciler
@@ -56,20 +55,14 @@ func newClones(changes ...func(*v1.VirtualMachine)) *clones {
 
 func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *clones {
 	GinkgoHelper()
-	c := newClonable(NewRestorableOn(binding, changes...))
-	c.Take()
-	c.snapshottable(true)
-	return c
-}
-
-// newClonable is newClones without the snapshot.
-func newClonable(r *Restorable) *clones {
-	c := &clones{Restorable: r, writes: NewWrites(), events: &RecordedEvents{}}
+	c := &clones{Restorable: NewRestorableOn(binding, changes...), writes: NewWrites(), events: &RecordedEvents{}}
 	c.restores = &virtualmachinerestore.Reconciler{
 		Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, DataVolumes: DataVolumes{},
 		VolumeSnapshots: VolumeSnapshots{}, Clock: c.FakeClock,
 	}
 	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: AsController, Recorder: c.events, Clock: c.FakeClock}
+	c.Take()
+	c.snapshottable(true)
 	return c
 }
 
@@ -84,34 +77,11 @@ func (c *clones) snapshottable(enabled bool) {
 // clone creates a clone of the VM.
 func (c *clones) clone(changes ...func(*cloneSpec)) *vmClone {
 	GinkgoHelper()
-	return c.cloneAs("c", changes...)
-}
-
-// cloneAs is clone under a name.
-func (c *clones) cloneAs(name string, changes ...func(*cloneSpec)) *vmClone {
-	GinkgoHelper()
-	return requestClone(c.NS, name, changes...)
-}
-
-// requestClone creates a clone of the VM in a namespace.
-func requestClone(ns, name string, changes ...func(*cloneSpec)) *vmClone {
-	GinkgoHelper()
-	of := &vmClone{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
-	of.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-	of.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
-	for _, change := range changes {
-		change(&of.Spec)
-	}
-	ExpectCreated(of)
-	return of
-}
-
-func fromSnapshot(spec *cloneSpec) {
-	spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot", Name: "snap"}
+	return RequestClone(c.NS, "c", changes...)
 }
 
 func (c *clones) step(of *vmClone) (ctrl.Result, error) {
-	return c.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
+	return c.reconciler.Reconcile(ctx, RequestOf(of))
 }
 
 // expectStep reconciles the clone once and expects exactly these writes.
@@ -139,10 +109,7 @@ func restoreOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineRestore {
 	return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-restore-" + string(of.UID)}}
 }
 
-func (c *clones) target() *v1.VirtualMachine { return cloneTarget(c.NS) }
-
-// cloneTarget returns the name of the VM that requestClone creates.
-func cloneTarget(ns string) *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(ns).Obj() }
+func (c *clones) target() *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(c.NS).Obj() }
 
 // others does what the reconcilers of snapshots and restores, the storage driver and the importer do.
 func (c *clones) others(of *vmClone) {
@@ -152,7 +119,7 @@ func (c *clones) others(of *vmClone) {
 		c.Taken(snapshot)
 	}
 	for range 12 {
-		_, err := c.restores.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(restoreOfClone(of))})
+		_, err := c.restores.Reconcile(ctx, RequestOf(restoreOfClone(of)))
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		c.Provision()
 	}
@@ -186,19 +153,6 @@ func (c *clones) finishClone(of *vmClone) {
 	ExpectGone(restoreOfClone(of))
 }
 
-// cloneState formats phase and conditions of a clone.
-func cloneState(of *vmClone) string {
-	GinkgoHelper()
-	out := string(ExpectExists(of).Status.Phase)
-	for _, c := range of.Status.Conditions {
-		out += fmt.Sprintf("; %s=%s %s", c.Type, c.Status, c.Reason)
-		if c.Message != "" {
-			out += " (" + c.Message + ")"
-		}
-	}
-	return out
-}
-
 // stepUntil reconciles the clone, and everything else, until done returns true.
 func (c *clones) stepUntil(of *vmClone, done func() bool) {
 	GinkgoHelper()
@@ -210,5 +164,5 @@ func (c *clones) stepUntil(of *vmClone, done func() bool) {
 		}
 		c.others(of)
 	}
-	Fail("the clone does not get there: " + cloneState(of))
+	Fail("the clone does not get there: " + DescribeClone(of))
 }

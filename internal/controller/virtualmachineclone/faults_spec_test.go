@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineclone_test
 
 import (
 	"errors"
@@ -82,7 +82,7 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		Expect(c.expectStep(of, createRestoreOfClone, patchCloneStatus).RequeueAfter).To(Equal(15 * time.Second))
 		Expect(c.events.Take()).To(ConsistOf(And(
 			HavePrefix("Warning RestoreCreationFailed: failed creating restore "+restoreOfClone(of).Name+" for clone c: "), HaveSuffix("denied by team.example"))))
-		Expect(cloneState(of)).To(HavePrefix("RestoreInProgress" + processing + " (failed creating restore "))
+		Expect(DescribeClone(of)).To(HavePrefix("RestoreInProgress" + processing + " (failed creating restore "))
 		c.expectStep(of, createRestoreOfClone)
 		Expect(c.events.Take()).To(BeEmpty())
 		c.writes.Fail = nil
@@ -134,7 +134,7 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 			Expect(K8sClient.Delete(ctx, deleted(of))).To(Succeed())
 			c.writes.Take()
 			c.expectStep(of, patchCloneStatus)
-			Expect(cloneState(of)).To(And(HavePrefix("Failed; "), HaveSuffix("does not exist anymore")))
+			Expect(DescribeClone(of)).To(And(HavePrefix("Failed; "), HaveSuffix("does not exist anymore")))
 			c.events.Take()
 			c.expectIdle(of)
 		}

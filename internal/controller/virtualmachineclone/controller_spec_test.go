@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package controller_test
+package virtualmachineclone_test
 
 import (
 	"strings"
@@ -22,9 +22,8 @@ import (
 )
 
 const (
-	processing    = "; Progressing=True Still processing; Ready=False Still processing"
-	pending       = "; Progressing=False Pending; Ready=False "
-	targetIsThere = "Succeeded; Progressing=False Ready; Ready=True Ready"
+	processing = "; Progressing=True Still processing; Ready=False Still processing"
+	pending    = "; Progressing=False Pending; Ready=False "
 )
 
 var _ = Describe("VirtualMachineClone", func() {
@@ -35,7 +34,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		snapshot, restore := snapshotOfClone(of), restoreOfClone(of)
 		c.expectStep(of, createVMSnapshot, patchCloneStatus)
 		Expect(c.events.Take()).To(ConsistOf("Normal SnapshotCreated: created snapshot " + snapshot.Name + " for clone c"))
-		Expect(cloneState(of)).To(Equal("SnapshotInProgress" + processing))
+		Expect(DescribeClone(of)).To(Equal("SnapshotInProgress" + processing))
 		Expect(of.Status.SnapshotName).To(HaveValue(Equal(snapshot.Name)))
 		Expect(metav1.IsControlledBy(ExpectExists(snapshot), of)).To(BeTrue())
 		Expect(c.expectIdle(of).RequeueAfter).To(BeZero())
@@ -45,7 +44,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(c.events.Take()).To(ConsistOf("Normal SnapshotReady: snapshot " + snapshot.Name + " for clone c is ready to use"))
 		c.expectStep(of, createRestoreOfClone, patchCloneStatus)
 		Expect(c.events.Take()).To(ConsistOf("Normal RestoreCreated: created restore " + restore.Name + " for clone c"))
-		Expect(cloneState(of)).To(Equal("RestoreInProgress" + processing))
+		Expect(DescribeClone(of)).To(Equal("RestoreInProgress" + processing))
 		Expect(of.Status.RestoreName).To(HaveValue(Equal(restore.Name)))
 		Expect(metav1.IsControlledBy(ExpectExists(restore), of)).To(BeTrue())
 		c.expectIdle(of)
@@ -53,10 +52,10 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.others(of)
 		c.expectStep(of, patchCloneStatus)
 		Expect(c.events.Take()).To(ConsistOf("Normal RestoreReady: restore " + restore.Name + " for clone c is ready to use"))
-		Expect(cloneState(of)).To(Equal("CreatingTargetVM" + processing))
+		Expect(DescribeClone(of)).To(Equal("CreatingTargetVM" + processing))
 		c.expectStep(of, deleteVMSnapshot, deleteRestoreOfClone, patchCloneStatus)
 		Expect(c.events.Take()).To(ConsistOf("Normal TargetVMCreated: created target VM copy for clone c", "Normal PVCBound: all PVC for clone c are bound"))
-		Expect(cloneState(of)).To(Equal(targetIsThere))
+		Expect(DescribeClone(of)).To(Equal(CloneSucceeded))
 		Expect(of.Status.TargetName).To(HaveValue(Equal("copy")))
 		Expect(of.Status.CreationTime).NotTo(BeNil())
 		c.others(of)
@@ -103,7 +102,7 @@ var _ = Describe("VirtualMachineClone", func() {
 
 	It("clones a snapshot of the user's, which stays", func() {
 		c := newClones()
-		c.finishClone(c.clone(fromSnapshot))
+		c.finishClone(c.clone(FromSnapshot))
 		ExpectExists(c.Snapshot)
 		ExpectExists(c.target())
 		Expect(c.writes.Take()).NotTo(ContainElement(deleteVMSnapshot))
@@ -114,7 +113,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(K8sClient.Delete(ctx, c.VM)).To(Succeed())
 		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: c.NS, Name: RevisionOfVM}}
 		Expect(K8sClient.Delete(ctx, revision)).To(Succeed(), "in place of the garbage collector")
-		c.finishClone(c.clone(fromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" }))
+		c.finishClone(c.clone(FromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" }))
 		firmware := ExpectExists(c.VM).Spec.Template.Spec.Domain.Firmware
 		Expect(ptr.Deref(firmware, v1.Firmware{})).To(Equal(v1.Firmware{}))
 	})
@@ -124,7 +123,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.Unbound = true
 		of := c.clone()
 		c.reach(of, clonev1beta1.Succeeded)
-		Expect(cloneState(of)).To(Equal(targetIsThere))
+		Expect(DescribeClone(of)).To(Equal(CloneSucceeded))
 		c.writes.Take()
 		c.events.Take()
 		c.expectIdle(of)
@@ -166,14 +165,14 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.expectStep(of, patchCloneStatus)
 		missing := "Source doesnt exist: VirtualMachine " + c.NS + "/later"
 		Expect(c.events.Take()).To(ConsistOf("Normal SourceDoesNotExist: " + missing))
-		Expect(cloneState(of)).To(Equal(pending + missing))
+		Expect(DescribeClone(of)).To(Equal(pending + missing))
 		c.expectIdle(of)
 		of.Spec.Source.Name = "vm"
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		c.snapshottable(false)
 		c.expectStep(of, patchCloneStatus)
 		Expect(c.events.Take()).To(ConsistOf("Normal VMVolumeSnapshotsInvalid: Virtual Machine volume root does not support snapshots"))
-		Expect(cloneState(of)).To(Equal(pending + "Virtual Machine volume root does not support snapshots"))
+		Expect(DescribeClone(of)).To(Equal(pending + "Virtual Machine volume root does not support snapshots"))
 		c.expectIdle(of)
 		c.snapshottable(true)
 		c.finishClone(of)
@@ -187,14 +186,14 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.writes.Take()
 		c.events.Take()
 		c.expectStep(of, patchCloneStatus)
-		Expect(cloneState(of)).To(Equal("CreatingTargetVM" + processing + " (target VM copy is not created yet for clone c)"))
+		Expect(DescribeClone(of)).To(Equal("CreatingTargetVM" + processing + " (target VM copy is not created yet for clone c)"))
 		c.expectIdle(of)
 		ExpectExists(snapshotOfClone(of))
 	})
 
 	It("does not touch a VM of its target's name, and goes on without it", func() {
 		c := newClones()
-		of := c.clone(fromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" })
+		of := c.clone(FromSnapshot, func(spec *cloneSpec) { spec.Target.Name = "vm" })
 		c.reach(of, clonev1beta1.RestoreInProgress)
 		before := ExpectExists(c.VM).ResourceVersion
 		c.writes.Take()
@@ -202,7 +201,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(c.expectStep(of, patchCloneStatus).RequeueAfter).To(Equal(15 * time.Second))
 		exists := "VirtualMachine " + c.NS + "/vm exists already: delete it, or clone to another name"
 		Expect(c.events.Take()).To(ConsistOf("Warning RestoreCreationFailed: " + exists))
-		Expect(cloneState(of)).To(Equal("RestoreInProgress" + processing + " (" + exists + ")"))
+		Expect(DescribeClone(of)).To(Equal("RestoreInProgress" + processing + " (" + exists + ")"))
 		c.expectIdle(of)
 		Expect(ExpectExists(c.VM).ResourceVersion).To(Equal(before))
 		Expect(c.LockedBy()).To(BeEmpty())
@@ -215,8 +214,8 @@ var _ = Describe("VirtualMachineClone", func() {
 		c := newClones()
 		of := c.clone(func(spec *cloneSpec) { spec.Patches = []string{`{"op":"remove","path":"/spec/none"}`} })
 		c.reach(of, clonev1beta1.RestoreInProgress)
-		c.stepUntil(of, func() bool { return strings.Contains(cloneState(of), "error patching VM copy") })
-		Expect(cloneState(of)).To(HavePrefix("Failed; Progressing=False Failed; Ready=False restore " + restoreOfClone(of).Name + " has failed: "))
+		c.stepUntil(of, func() bool { return strings.Contains(DescribeClone(of), "error patching VM copy") })
+		Expect(DescribeClone(of)).To(HavePrefix("Failed; Progressing=False Failed; Ready=False restore " + restoreOfClone(of).Name + " has failed: "))
 		Expect(c.events.Take()).To(ContainElement(HavePrefix("Normal RestoreFailed: ")))
 		c.writes.Take()
 		c.events.Take()
@@ -232,7 +231,7 @@ var _ = Describe("VirtualMachineClone", func() {
 		c.expectStep(of, patchCloneStatus)
 		text := "Clone of source with backendstorage is not supported: VM " + c.NS + "/vm"
 		Expect(c.events.Take()).To(ConsistOf("Normal SourceVMWithBackendStorageInvalid: " + text))
-		Expect(cloneState(of)).To(Equal("Failed; Progressing=False Failed; Ready=False " + text))
+		Expect(DescribeClone(of)).To(Equal("Failed; Progressing=False Failed; Ready=False " + text))
 		Expect(c.expectIdle(of).RequeueAfter).To(BeZero())
 	})
 })
