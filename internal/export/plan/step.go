@@ -188,7 +188,7 @@ func (o *Observed) planPod(step *Step, s *source, served []byte) *exportv1.Condi
 		return waiting("The former Pod of the exporter terminates")
 	case podstate.Terminal(o.Pod):
 		return o.ended(step)
-	case o.renews(step), o.hasOtherVolumes(s), o.lacksImage(s):
+	case o.renews(step), o.hasOtherVolumes(s, served), o.lacksImage(s):
 		o.replace(step, s)
 		return waiting("The exporter's Pod is replaced")
 	}
@@ -261,18 +261,10 @@ func (o *Observed) renews(step *Step) bool {
 }
 
 // hasOtherVolumes reports whether the Pod has other claims than the export, or serves one of them in another format:
-// the VM has changed.
-func (o *Observed) hasOtherVolumes(s *source) bool {
-	// A running exporter can get new content, but no other volumes. Content that cannot be read is replaced.
-	if served, err := content.Parse([]byte(o.Pod.Annotations[ContentAnnotation])); err == nil {
-		for i := range s.volumes {
-			if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
-				return true
-			}
-		}
-		if s.isOtherBackup(served) {
-			return true
-		}
+// the VM has changed. next is what it has to serve.
+func (o *Observed) hasOtherVolumes(s *source, next []byte) bool {
+	if now := o.Pod.Annotations[ContentAnnotation]; now != string(next) && servesOther(s, []byte(now)) {
+		return true
 	}
 	mounted := map[string]bool{}
 	for i := range o.Pod.Spec.Volumes {
@@ -286,6 +278,21 @@ func (o *Observed) hasOtherVolumes(s *source) bool {
 		}
 	}
 	return len(mounted) != len(s.volumes)
+}
+
+// servesOther reports whether a content has other volumes than the export, or another backup. A running exporter can get new content, but
+// no other volumes. Content that cannot be read is replaced.
+func servesOther(s *source, raw []byte) bool {
+	served, err := content.Parse(raw)
+	if err != nil {
+		return false
+	}
+	for i := range s.volumes {
+		if now, found := served.Volume(s.volumes[i].Name); !found || now != s.volumes[i].Volume {
+			return true
+		}
+	}
+	return s.isOtherBackup(served)
 }
 
 // lacksImage reports whether the Pod was created before the export became an OCI image. An exporter computes digests
