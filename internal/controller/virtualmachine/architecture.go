@@ -27,10 +27,17 @@ const (
 // knownArchitectures are the values of architectureLabel that are used. Others are ignored.
 var knownArchitectures = []string{clusterconfig.ArchAMD64, clusterconfig.ArchARM64, clusterconfig.ArchS390X}
 
-// architectureOf returns the architecture of a DataSource, or of the DataSource that it references, or "".
+// architectureOf returns the architecture of a DataSource, or of the DataSource that it references, or "". A reference to another namespace
+// is ignored: the result would reveal what exists there. The importer refuses such a reference.
 func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (string, error) {
 	if ref := source.Spec.Source.DataSource; ref != nil {
 		key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+		if key.Namespace == "" {
+			key.Namespace = source.Namespace
+		}
+		if key.Namespace != source.Namespace {
+			return "", nil
+		}
 		source = &cdi.DataSource{}
 		if err := s.APIReader.Get(ctx, key, source); err != nil {
 			return "", fmt.Errorf("get DataSource %s: %w", key, err)
