@@ -66,7 +66,7 @@ func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 	if s.taken.Problem != "" || s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil
 	}
-	if s.taken.Problem = capture.TooManyVolumes(s.content); s.taken.Problem != "" {
+	if s.taken.Problem = capture.TooLarge(s.content); s.taken.Problem != "" {
 		return nil, nil
 	}
 	var requests []*csi.VolumeSnapshot

@@ -252,7 +252,7 @@ func (o *Observed) snapshotSource() source {
 		s.empty, s.watched = true, true
 		return s
 	}
-	if text := capture.TooManyVolumes(o.Content); text != "" {
+	if text := capture.TooLarge(o.Content); text != "" {
 		s.wait(export.NotAllPVCsCreatedReason, "%s", text)
 		created(corev1.ConditionFalse, export.NotAllPVCsCreatedReason, text)
 		return s

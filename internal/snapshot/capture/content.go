@@ -9,6 +9,7 @@ package capture
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,6 +31,9 @@ import (
 
 // maxVolumes is how many volumes a content may have: those that admission allows for a VM, and the persistent state.
 const maxVolumes = 256 + 1
+
+// maxContent is how many bytes the spec of a content may have. A VM that admission allows has 512 KiB of spec and 256 KiB of annotations.
+const maxContent = 1 << 20
 
 // Stored is the VM from which a content is created.
 type Stored struct {
@@ -68,6 +72,19 @@ func IsContentOf(content *v1beta1.VirtualMachineSnapshotContent, vmSnapshot *v1b
 func TooManyVolumes(content *v1beta1.VirtualMachineSnapshotContent) string {
 	if count := len(content.Spec.VolumeBackups); count > maxVolumes {
 		return fmt.Sprintf("VMSnapshotContent %s/%s has %d volumes, and a VirtualMachine has at most %d", content.Namespace, content.Name, count, maxVolumes)
+	}
+	return ""
+}
+
+// TooLarge returns the problem of a content that is larger than those of VMs that admission allows, or has more volumes, or "". Users may
+// write contents, also as large as the API server permits. It is checked before anything else is done with a content.
+func TooLarge(content *v1beta1.VirtualMachineSnapshotContent) string {
+	if problem := TooManyVolumes(content); problem != "" {
+		return problem
+	}
+	// What was decoded can be encoded, so an error means that it was changed.
+	if raw, err := json.Marshal(&content.Spec); err != nil || len(raw) > maxContent {
+		return fmt.Sprintf("VMSnapshotContent %s/%s has %d bytes, and at most %d are possible", content.Namespace, content.Name, len(raw), maxContent)
 	}
 	return ""
 }

@@ -256,7 +256,7 @@ func (s *scope) checkContent() error {
 	if !capture.IsContentOf(content, s.Snapshot) { // KubeVirt does not check this.
 		return fmt.Errorf("snapshot content %s does not belong to snapshot %s", content.Name, s.Snapshot.Name)
 	}
-	if problem := capture.TooManyVolumes(content); problem != "" {
+	if problem := capture.TooLarge(content); problem != "" {
 		return errors.New(problem)
 	}
 	vm := content.Spec.Source.VirtualMachine

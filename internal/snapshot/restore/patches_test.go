@@ -173,7 +173,7 @@ func TestAPatchedVMIsRecognized(t *testing.T) {
 	c.run(t, all)
 }
 
-// TestWorkOfPatchesIsBounded has a VM of more than a megabyte and patches that the schemas admit, each of which copies a long list.
+// TestWorkOfPatchesIsBounded has a VM that is as large as a content may be, and patches that the schemas admit, each of which copies a long list.
 func TestWorkOfPatchesIsBounded(t *testing.T) {
 	const list = "/spec/template/spec/dnsConfig/searches/"
 	for name, operation := range map[string]string{
@@ -183,7 +183,7 @@ func TestWorkOfPatchesIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(func(vm *v1.VirtualMachine) {
-				vm.Spec.Template.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: make([]string, 450_000)}
+				vm.Spec.Template.Spec.DNSConfig = &corev1.PodDNSConfig{Searches: make([]string, 330_000)}
 			})
 			toNew(c)
 			c.Patches = &Patches{}

@@ -304,7 +304,7 @@ func checkSnapshot(s *scope) (bool, error) {
 	case s.source() == nil, s.source().Spec.Template == nil:
 		return false, fmt.Errorf("VMSnapshotContent %s/%s contains no VirtualMachine", content.Namespace, content.Name)
 	}
-	if problem := capture.TooManyVolumes(content); problem != "" {
+	if problem := capture.TooLarge(content); problem != "" {
 		return false, errors.New(problem)
 	}
 	return true, nil

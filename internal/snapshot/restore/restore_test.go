@@ -536,6 +536,13 @@ func TestObstacles(t *testing.T) {
 			},
 			want: "VMSnapshotContent default/vmsnapshot-content-s1 has 303 volumes, and a VirtualMachine has at most 257",
 		},
+		"a content larger than that of any VM": {
+			change: func(c *cluster) {
+				vm := c.Content.Spec.Source.VirtualMachine
+				vm.Spec.Template.Spec.NodeSelector = map[string]string{"key": strings.Repeat("x", 1<<20)}
+			},
+			want: "VMSnapshotContent default/vmsnapshot-content-s1 has 10",
+		},
 		"another VM": {
 			change: func(c *cluster) { c.Target.UID = "another" },
 			want:   "restore source and restore target are different but restore target already exists",
