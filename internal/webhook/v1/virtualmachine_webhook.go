@@ -97,12 +97,15 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachine) (admission.Warnings, error) {
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := validateMatchers(path, before, vm)
+	trusted := fromTrusted(ctx, v.trusted)
+	if !trusted { // The VM of a pool or a restore is limited by the template or the content.
+		errs = append(errs, tooLarge(path, maxSpec, specOf(before), &vm.Spec)...)
+	}
 	if err := reference.Hopeless(vm); err != nil && len(errs) == 0 {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	spec, complete, conflicts := v.expand(ctx, vm, config)
 	errs = append(errs, conflicts...)
-	trusted := fromTrusted(ctx, v.trusted)
 	errs = append(errs, validateVM(path, spec, config, trusted && keepsReservedLabels(before, vm))...)
 	if !trusted {
 		errs = append(errs, validateRestoring(path, before, vm)...)
@@ -116,6 +119,13 @@ func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachin
 		return warnings, nil
 	}
 	return warnings, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
+}
+
+func specOf(vm *v1.VirtualMachine) *v1.VirtualMachineSpec {
+	if vm == nil {
+		return nil
+	}
+	return &vm.Spec
 }
 
 // keepsReservedLabels reports whether the reserved labels of a VM's template are unchanged. This also applies to our components, which add

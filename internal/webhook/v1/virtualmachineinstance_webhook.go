@@ -45,6 +45,9 @@ var _ admission.Validator[*v1.VirtualMachineInstance] = (*vmiValidator)(nil)
 func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachineInstance) (admission.Warnings, error) {
 	config, path := v.config.Current(), field.NewPath("spec")
 	errs := validateInstance(path, &vmi.Spec, config)
+	if !v.isTrusted(ctx) { // An instance type, a preference and defaults make the spec of a VM's instance larger.
+		errs = append(errs, tooLarge(path, maxSpec, nil, &vmi.Spec)...)
+	}
 	// As in KubeVirt, fields that are not implemented are admitted. The reconciler then does not start the VMI.
 	metadata := field.NewPath("metadata")
 	warnings := instanceWarnings(path, metadata, &vmi.Spec, vmi.Annotations)

@@ -31,8 +31,16 @@ var _ admission.Validator[*v1.VirtualMachineInstanceReplicaSet] = (*replicaSetVa
 func (v *replicaSetValidator) ValidateCreate(
 	_ context.Context, set *v1.VirtualMachineInstanceReplicaSet,
 ) (admission.Warnings, error) {
+	return v.validate(nil, set)
+}
+
+// validate validates a set. before is the stored template, or nil for a new set.
+func (v *replicaSetValidator) validate(
+	before *v1.VirtualMachineInstanceTemplateSpec, set *v1.VirtualMachineInstanceReplicaSet,
+) (admission.Warnings, error) {
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := validateReplicaSet(path, &set.Spec, config)
+	errs = append(errs, tooLarge(path.Child("template"), maxTemplate, before, set.Spec.Template)...)
 	warnings := replicaSetWarnings(path, &set.Spec)
 	if len(errs) == 0 {
 		name := set.Name + "xxxxx" // has the length of its VMIs' names
@@ -44,13 +52,13 @@ func (v *replicaSetValidator) ValidateCreate(
 // ValidateUpdate implements admission.Validator. It admits every update that does not change the template or the selector: a
 // rule that a later version adds must not block scaling, pausing or deleting a set.
 func (v *replicaSetValidator) ValidateUpdate(
-	ctx context.Context, before, after *v1.VirtualMachineInstanceReplicaSet,
+	_ context.Context, before, after *v1.VirtualMachineInstanceReplicaSet,
 ) (admission.Warnings, error) {
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template) &&
 		equality.Semantic.DeepEqual(before.Spec.Selector, after.Spec.Selector) {
 		return nil, nil
 	}
-	return v.ValidateCreate(ctx, after)
+	return v.validate(before.Spec.Template, after)
 }
 
 func validateReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec, config clusterconfig.Config) field.ErrorList {

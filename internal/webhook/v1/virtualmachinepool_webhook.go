@@ -36,13 +36,16 @@ var _ admission.Validator[*poolv1.VirtualMachinePool] = (*poolValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
 func (v *poolValidator) ValidateCreate(_ context.Context, pool *poolv1.VirtualMachinePool) (admission.Warnings, error) {
-	return v.validate(pool)
+	return v.validate(nil, pool)
 }
 
-// validate validates a pool. found are errors that the caller has already found.
-func (v *poolValidator) validate(pool *poolv1.VirtualMachinePool, found ...*field.Error) (admission.Warnings, error) {
+// validate validates a pool. before is the stored template, or nil for a new pool. found are errors that the caller has already found.
+func (v *poolValidator) validate(
+	before *poolv1.VirtualMachineTemplateSpec, pool *poolv1.VirtualMachinePool, found ...*field.Error,
+) (admission.Warnings, error) {
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := append(validatePool(path, &pool.Spec, config), found...)
+	errs = append(errs, tooLarge(path.Child("virtualMachineTemplate"), maxTemplate, before, pool.Spec.VirtualMachineTemplate)...)
 	if pool.Spec.VirtualMachineTemplate != nil {
 		errs = append(errs, foreignDataVolumes(path.Child("virtualMachineTemplate", "spec"), vmOfPool(pool), nil)...)
 	}
@@ -68,10 +71,10 @@ func (v *poolValidator) ValidateUpdate(_ context.Context, before, after *poolv1.
 		return nil, nil
 	}
 	if !equality.Semantic.DeepEqual(before.Spec.Selector, after.Spec.Selector) {
-		return v.validate(after, field.Invalid(field.NewPath("spec", "selector"), metav1.FormatLabelSelector(after.Spec.Selector),
+		return v.validate(before.Spec.VirtualMachineTemplate, after, field.Invalid(field.NewPath("spec", "selector"), metav1.FormatLabelSelector(after.Spec.Selector),
 			"selector is immutable after creation."))
 	}
-	return v.validate(after)
+	return v.validate(before.Spec.VirtualMachineTemplate, after)
 }
 
 // vmOfPool returns a VM of a pool, with a name of the usual length.
