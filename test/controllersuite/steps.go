@@ -16,6 +16,11 @@ import (
 // maxSteps is how many reconciliations Settle makes at most.
 const maxSteps = 10
 
+// Reconcile reconciles an object once.
+func Reconcile(r reconcile.Reconciler, object client.Object) (ctrl.Result, error) {
+	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+}
+
 // Steps reconciles objects one step at a time, in place of the events that start reconciliations under a manager. After
 // a step, specs say what the objects look like, not which requests were made: that is for ExpectSteady, for the one spec
 // of a kind that holds its write budget, and for an order of writes that something depends on.
@@ -28,7 +33,7 @@ type Steps struct {
 
 // Try reconciles an object once and returns what the reconciler does.
 func (s *Steps) Try(object client.Object) (ctrl.Result, error) {
-	return s.Of.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+	return Reconcile(s.Of, object)
 }
 
 // Step reconciles an object once, without an error.

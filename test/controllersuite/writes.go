@@ -136,11 +136,6 @@ func (w *Writes) ExpectWrittenInOrder(requests ...string) {
 	Expect(w.Take()).To(Equal(requests))
 }
 
-// Reconcile reconciles an object once.
-func Reconcile(r reconcile.Reconciler, object client.Object) (reconcile.Result, error) {
-	return r.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-}
-
 // ExpectReconciled reconciles an object once and expects exactly these requests, in any order.
 func (w *Writes) ExpectReconciled(r reconcile.Reconciler, object client.Object, requests ...string) reconcile.Result {
 	GinkgoHelper()

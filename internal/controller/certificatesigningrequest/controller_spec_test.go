@@ -70,7 +70,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	}
 	reconcile := func(csr *certificatesv1.CertificateSigningRequest) {
 		GinkgoHelper()
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)})
+		_, err := Reconcile(reconciler, csr)
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(csr)
 	}
@@ -149,7 +149,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 			}
 			return nil
 		}
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)})
+		_, err := Reconcile(reconciler, csr)
 		Expect(err).To(MatchError(ErrInjected))
 		writes.Fail = nil
 		writes.Take()

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -40,7 +39,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		k.reconciler.Clock = clock
 		again := func() time.Duration {
 			GinkgoHelper()
-			r, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
+			r, err := Reconcile(k.reconciler, k.kv)
 			Expect(err).NotTo(HaveOccurred())
 			return r.RequeueAfter
 		}
@@ -199,7 +198,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		}
 		stranger := requestCertificate("mallory")
 		csr := requestCertificate(certificate.AgentServing.Requester(k.namespace))
-		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
+		again, err := Reconcile(k.reconciler, k.kv)
 		Expect(err).NotTo(HaveOccurred())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
 		limit := certificate.PendingLimit(clusterconfig.Default().Certificates)
@@ -251,7 +250,7 @@ var _ = Describe("KubeVirt with certificates", func() {
 		requestCertificate(certificate.AgentServing, "another")
 		requestCertificate(certificate.AgentMigration, agent.UID)
 		requestCertificate(certificate.AgentBackup, agent.UID)
-		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
+		again, err := Reconcile(k.reconciler, k.kv)
 		Expect(err).NotTo(HaveOccurred())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
 		Expect(again.RequeueAfter).To(SatisfyAll(BeNumerically(">", 0), BeNumerically("<=", 10*time.Minute)))

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -54,7 +53,7 @@ var _ = Describe("Common instance types", func() {
 	}
 	marks := map[string]string{manifests.ManagedByLabel: manifests.ManagedBy, v1.AppComponentLabel: v1.AppComponent}
 	pass := func() error {
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		_, err := Reconcile(reconciler, kv)
 		return err
 	}
 	enable := func(enabled bool) {
@@ -242,7 +241,7 @@ func commonInstancetype(name string) *v1beta1.VirtualMachineClusterInstancetype 
 func reconcileInFull(reconciler *kubevirt.Reconciler, kv *v1.KubeVirt) {
 	GinkgoHelper()
 	for range 1 + commonObjects/writesPerPass {
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		_, err := Reconcile(reconciler, kv)
 		Expect(err).NotTo(HaveOccurred())
 	}
 }

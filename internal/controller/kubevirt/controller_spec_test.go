@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
@@ -136,7 +135,7 @@ var _ = Describe("KubeVirt", func() {
 		k.writes.Stale = ExpectExists(k.kv).DeepCopy()
 		metav1.SetMetaDataAnnotation(&k.kv.ObjectMeta, "of", "someone else")
 		Expect(K8sClient.Update(ctx, k.kv)).To(Succeed())
-		again, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(k.kv)})
+		again, err := Reconcile(k.reconciler, k.kv)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(again).NotTo(BeZero())
 		ExpectGone(k.agents())

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -32,7 +31,7 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		kv         *v1.KubeVirt
 	)
 	reconcile := func() error {
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		_, err := Reconcile(reconciler, kv)
 		return err
 	}
 	object := func(kind, namespace string) *unstructured.Unstructured {

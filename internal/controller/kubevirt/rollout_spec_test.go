@@ -13,8 +13,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -32,7 +30,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		recorded   *RecordedEvents
 	)
 	reconcile := func() error {
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		_, err := Reconcile(reconciler, kv)
 		return err
 	}
 	daemons := func(name string) *appsv1.DaemonSet {
@@ -230,7 +228,7 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 			Name: "virt-handler", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
 		}}})
 		for range 2 {
-			result, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+			result, err := Reconcile(reconciler, kv)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result.RequeueAfter).To(BeNumerically(">", 0), "a Pod that starts to crash changes no status that is watched")
 			Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))

@@ -69,7 +69,7 @@ func (k *installation) newKubeVirt(name string) *v1.KubeVirt {
 }
 
 func (k *installation) reconcile(kv *v1.KubeVirt) error {
-	_, err := k.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+	_, err := Reconcile(k.reconciler, kv)
 	return err
 }
 

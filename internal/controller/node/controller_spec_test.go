@@ -46,7 +46,7 @@ var _ = Describe("Node", func() {
 	report := func() *corev1.ConfigMap { return &corev1.ConfigMap{ObjectMeta: meta()} }
 	reconcile := func() ctrl.Result {
 		GinkgoHelper()
-		result, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(host)})
+		result, err := Reconcile(reconciler, host)
 		Expect(err).NotTo(HaveOccurred())
 		return result
 	}
@@ -158,7 +158,7 @@ var _ = Describe("Node", func() {
 		reconcile()
 		clock.SetTime(clock.Now().Add(40 * time.Second))
 		writes.Fail = func(string) error { return ErrInjected }
-		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(host)})
+		_, err := Reconcile(reconciler, host)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(recorder.Events).NotTo(Receive())
 		writes.Fail = nil

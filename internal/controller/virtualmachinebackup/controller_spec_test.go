@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -39,7 +38,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		GinkgoHelper()
 		last := ""
 		for range 20 {
-			_, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(of)})
+			_, err := Reconcile(r, of)
 			Expect(err).NotTo(HaveOccurred())
 			now := versionOf(of) + "/" + versionOf(vmi)
 			if now == last {
@@ -185,7 +184,7 @@ var _ = Describe("A VirtualMachineBackup", func() {
 			GinkgoHelper()
 			for last := ""; last != versionOf(vmi); {
 				last = versionOf(vmi)
-				_, err := virtualmachinebackup.Abandoned{Reconciler: r}.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
+				_, err := Reconcile(virtualmachinebackup.Abandoned{Reconciler: r}, vmi)
 				Expect(err).NotTo(HaveOccurred())
 			}
 			ExpectExists(vmi)

@@ -72,7 +72,7 @@ func (d *drain) guest(name string, marked bool, changes ...func(*v1.VirtualMachi
 
 func (d *drain) reconcile() ctrl.Result {
 	GinkgoHelper()
-	result, err := d.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(d.node)})
+	result, err := Reconcile(d.r, d.node)
 	Expect(err).NotTo(HaveOccurred())
 	return result
 }
@@ -342,7 +342,7 @@ var _ = Describe("Evacuation", func() {
 		d := newDrain(true)
 		d.guest("vm", true)
 		d.writes.Fail = func(string) error { return ErrInjected }
-		_, err := d.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(d.node)})
+		_, err := Reconcile(d.r, d.node)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(d.events.Take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating a Migration: ")))
 	})

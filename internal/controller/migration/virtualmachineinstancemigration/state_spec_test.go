@@ -39,7 +39,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		ExpectCreated(vm)
 		vm = ExpectExists(vm)
 		vmi = CreateVMI(m.ns, PersistentVMI().OwnedBy(vm))
-		m.writes.ExpectReconciled(m.vmis, vmi, "create PersistentVolumeClaim", "create Pod")
+		m.ofVMIs().ExpectBudget(vmi, "create PersistentVolumeClaim", "create Pod")
 		m.runLauncher(vmi, m.node("a"))
 		ReportAsAgent(vmi, Running)
 		first = StateClaimOf(vmi)

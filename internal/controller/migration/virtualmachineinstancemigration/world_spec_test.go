@@ -79,11 +79,14 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	return ExpectExists(vmi)
 }
 
+// ofVMIs steps the reconciler of VMIs.
+func (m *migrations) ofVMIs() *Steps { return &Steps{Of: m.vmis, Writes: m.writes} }
+
 // assignedTo creates a VMI and reconciles it until it is Scheduled on a node.
 func (m *migrations) assignedTo(node string, b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := CreateVMI(m.ns, b)
-	m.writes.ExpectReconciled(m.vmis, vmi, "create Pod")
+	m.ofVMIs().ExpectBudget(vmi, "create Pod")
 	m.runLauncher(vmi, node)
 	return ExpectExists(vmi)
 }
@@ -92,8 +95,7 @@ func (m *migrations) assignedTo(node string, b *builder.VMI) *v1.VirtualMachineI
 func (m *migrations) runLauncher(vmi *v1.VirtualMachineInstance, node string) {
 	GinkgoHelper()
 	SetLauncherStatus(vmi, node, builder.MakePodStatus().Running())
-	m.writes.ExpectReconciled(m.vmis, vmi,
-		"patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+	m.ofVMIs().ExpectBudget(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 }
 
 // host creates a node with a host CPU model.

@@ -160,7 +160,7 @@ func (u *upgrade) phase(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualM
 
 func (u *upgrade) reconcile() ctrl.Result {
 	GinkgoHelper()
-	result, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(u.kv)})
+	result, err := Reconcile(u.r, u.kv)
 	Expect(err).NotTo(HaveOccurred())
 	return result
 }
@@ -399,7 +399,7 @@ var _ = Describe("Workload updates", func() {
 			return nil
 		}
 		u.clock.Time = u.clock.Add(time.Hour)
-		_, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(u.kv)})
+		_, err := Reconcile(u.r, u.kv)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(IsDeleted(pod)).To(BeFalse())
 	})
@@ -430,7 +430,7 @@ var _ = Describe("Workload updates", func() {
 		u.guest("vm", true)
 		second := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "second"}}
 		ExpectCreated(second)
-		_, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(second)})
+		_, err := Reconcile(u.r, second)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(u.migrations()).To(BeEmpty())
 		Expect(u.writes.Take()).To(BeEmpty())
