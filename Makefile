@@ -125,7 +125,7 @@ test_env = rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
 # traces are the same.
 test_flags := -vet=off -ldflags=-w
 # Packages are tested in the order of the list: these take minutes and would otherwise run alone at the end.
-slowest := ./test/integration ./internal/controller/virtualmachine ./test/rotation ./internal/controller \
+slowest := ./test/integration ./internal/controller/virtualmachine ./test/rotation \
 	./internal/controller/migration/virtualmachineinstancemigration
 
 .PHONY: test
