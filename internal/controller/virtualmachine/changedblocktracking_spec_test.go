@@ -19,8 +19,7 @@ var _ = Describe("The tracking of a VM's changed blocks", func() {
 	expectState := func(vm *v1.VirtualMachine, config clusterconfig.Config, want v1.ChangedBlockTrackingState) {
 		GinkgoHelper()
 		m.Config = FixedConfig{Config: config}
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.Step(vm)
 		if got := ExpectExists(vm).Status.ChangedBlockTracking; want == v1.ChangedBlockTrackingUndefined {
 			Expect(got).To(BeNil())
 		} else {

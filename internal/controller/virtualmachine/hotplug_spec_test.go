@@ -64,7 +64,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 	}
 	follows := func(vm *v1.VirtualMachine, volumes ...string) {
 		GinkgoHelper()
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, volumes...)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	}
@@ -80,7 +80,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m.events.Take()
 		m.expectQuiet(vm)
 		SetVMIStatus(vmi, v1.Running, plugged("data", "more"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
 
@@ -88,7 +88,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		follows(vm, "root", "more=more-claim")
 		Expect(vmistatus.FindDisk(&InstanceOf(vm).Spec, "data")).To(BeNil())
 		SetVMIStatus(vmi, v1.Running, plugged("more"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 	})
 
@@ -97,7 +97,8 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		insert(vm, "tray", "first")
 		follows(vm, "root", "data=data-claim", "tray=first")
 		SetVMIStatus(vmi, v1.Running, plugged("data", "tray"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "second"
@@ -106,10 +107,11 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		Expect(vmistatus.FindDisk(&InstanceOf(vm).Spec, "tray")).NotTo(BeNil())
 		m.expectQuiet(vm)
 		SetVMIStatus(vmi, v1.Running, plugged("data"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim", "tray=second")
 		SetVMIStatus(vmi, v1.Running, plugged("data", "tray"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "tray") })
 		follows(vm, "root", "data=data-claim")
@@ -121,7 +123,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.Domain.Devices.Disks = append(t.Spec.Domain.Devices.Disks, v1.Disk{Name: "more", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSATA}}})
 		})
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"a non-live-updatable field was changed in the template spec: domain.devices.disks[more]; Hotplug configuration for disk [more] requires bus to be 'scsi' or 'virtio'"))
@@ -130,12 +132,11 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		})
 		follows(vm, "root", "data=data-claim", "more=more-claim")
 		SetVMIStatus(vmi, v1.Running, plugged("data", "more"))
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		m.writes.Take()
+		m.Step(vm)
+		Expect(generationsOf(vm)).To(Equal("generation 4 desired 4 observed 4 instance 4"))
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Devices.Disks[1].Serial = "other" })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
 
@@ -150,24 +151,25 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 			t.Spec.Hostname = "other"
 			hotplug.Remove(&t.Spec, "more")
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
 
 	It("reports what the admission of its VMI refuses", func() {
 		vm, _ := runs()
-		m.writes.Fail = func(request string) error {
-			if request == "patch VirtualMachineInstance" {
+		m.Writes.Fail = func(request string) error {
+			if request == patchInstance {
 				return apierrors.NewInvalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), "vm",
 					field.ErrorList{field.Required(field.NewPath("spec", "volumes"), "refused")})
 			}
 			return nil
 		}
 		insert(vm, "more", "more-claim")
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, virtualmachine.ReasonHotPlugVolume,
 			"Error encountered while handling declarative hotplug volumes: "))
+		expectVolumes(vm, "root", "data=data-claim")
 	})
 
 	It("waits for a guest that migrates", func() {
@@ -176,18 +178,18 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(vm.CreationTimestamp)}
 		})
 		insert(vm, "more", "more-claim")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim", "more=more-claim")
 	})
 
 	It("moves a changed claim by a migration if that is the strategy", func() {
 		vm, _ := runs(func(vm *v1.VirtualMachine) { vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration) })
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "data") })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})
@@ -236,7 +238,7 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		m.Config = FixedConfig{Config: config}
 		vm, _ := runs()
 		insert(vm, "more", "more-claim")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
 	})

@@ -48,22 +48,21 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		GinkgoHelper()
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
 	}
-	started := append([]string{"create ControllerRevision"}, firstStart...)
 
 	It("reads it from the labels of its claim, once", func() {
 		vm := m.create(inferring(onClaim(), nil))
-		Expect(m.expectReconciled(vm, "patch VirtualMachine/status").RequeueAfter).NotTo(BeZero(), "labels are not watched")
+		Expect(m.Step(vm).RequeueAfter).NotTo(BeZero(), "labels are not watched")
 		failure(vm, "get PersistentVolumeClaim "+m.ns+"/claim")
 		root := claim(nil)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "unable to find required instancetype.kubevirt.io/default-instancetype label on the volume")
 		ExpectExists(root).Labels = names
 		Expect(K8sClient.Update(ctx, root)).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
 
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
-		m.expectReconciled(vm, started...)
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(v1.InstancetypeAnnotation, "small"))
 		ref := ExpectExists(vm).Status.InstancetypeRef
@@ -80,7 +79,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 	It("starts without, and with its own memory, if its volume names none and it ignores that", func() {
 		claim(nil)
 		vm := m.create(inferring(onClaim(), ignore))
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
 		Expect(ExpectExists(vm).Status.InstancetypeRef).To(Equal(&v1.InstancetypeStatusRef{
 			InferFromVolume: "root", InferFromVolumeFailurePolicy: ignore,
@@ -93,7 +92,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		claim(names)
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(inferring(onClaim(), ignore))
-		m.expectReconciled(vm, started...)
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
 		Expect(vm.Spec.Template.Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
 	})
@@ -109,12 +108,14 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 	It("waits until its DataVolume is filled, whose claim then has the labels of the image", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(onTemplate(cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}}))
-		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
+		ExpectGone(InstanceKey(vm))
 		claim(names)
 		FillDataVolume(ExpectExists(DataVolume(m.ns, "claim")), cdi.DataVolumeSucceeded)
-		m.expectReconciled(vm, started...)
+		m.Step(vm)
 		Expect(ExpectExists(vm).Status.InstancetypeRef.Name).To(Equal("small"))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
 	It("reads a DataSource of another namespace only if it may copy its source", func() {
@@ -128,18 +129,14 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		vm := m.create(onTemplate(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{
 			Kind: "DataSource", Namespace: ptr.To(golden), Name: "image",
 		}}))
-		refused, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(refused).NotTo(BeZero())
+		Expect(m.Step(vm)).NotTo(BeZero())
 		failure(vm, "ServiceAccount default has insufficient permissions in clone source namespace "+golden)
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
 
 		allowCopies(golden, m.ns)
-		Eventually(func(g Gomega) {
-			_, err := m.reconcile(vm)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(ExpectExists(vm).Status.InstancetypeRef).NotTo(BeNil())
-		}).Should(Succeed())
-		Expect(vm.Status.InstancetypeRef.Name).To(Equal("small"))
+		Eventually(func() *v1.InstancetypeStatusRef {
+			m.Step(vm)
+			return ExpectExists(vm).Status.InstancetypeRef
+		}).Should(HaveField("Name", "small"))
 	})
 })

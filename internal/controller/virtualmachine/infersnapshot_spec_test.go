@@ -54,16 +54,13 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	// expectWaits reconciles, and expects a failure and another try.
 	expectWaits := func(vm *v1.VirtualMachine, message string) {
 		GinkgoHelper()
-		again, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(again.RequeueAfter).NotTo(BeZero(), "snapshots are not watched")
+		Expect(m.Step(vm).RequeueAfter).NotTo(BeZero(), "snapshots are not watched")
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
 	}
 	expectInferred := func(vm *v1.VirtualMachine) {
 		GinkgoHelper()
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.Step(vm)
 		Expect(ExpectExists(vm).Status.InstancetypeRef).To(HaveField("Name", "small"))
 	}
 
@@ -89,8 +86,7 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		ExpectCreated(named)
 		golden := snapshot(m.ns, nil)
 		vm := inferring(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "image"}})
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.Step(vm)
 		Expect(ExpectExists(vm).Status.InstancetypeRef).To(BeNil())
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineFailure), "its claim may get labels when it is filled")
 
@@ -106,11 +102,10 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		vm := inferring(of(golden))
 		expectWaits(vm, "ServiceAccount default has insufficient permissions in clone source namespace "+golden)
 		allowCopies(golden, m.ns)
-		Eventually(func(g Gomega) {
-			_, err := m.reconcile(vm)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(ExpectExists(vm).Status.InstancetypeRef).To(HaveField("Name", "small"))
-		}).Should(Succeed())
+		Eventually(func() *v1.InstancetypeStatusRef {
+			m.Step(vm)
+			return ExpectExists(vm).Status.InstancetypeRef
+		}).Should(HaveField("Name", "small"))
 	})
 })
 

@@ -25,18 +25,9 @@ import (
 )
 
 var _ = Describe("VirtualMachine with an instance type", func() {
-	const storedBoth, storedOne = 2, 1
 	var m *vmHarness
 	BeforeEach(func() { m = newVMHarness() })
 
-	// stores are the writes that store what a VM refers to.
-	stores := func(n int) []string {
-		var writes []string
-		for range n {
-			writes = append(writes, "create ControllerRevision")
-		}
-		return writes
-	}
 	stored := func(ref *v1.InstancetypeStatusRef) *appsv1.ControllerRevision {
 		GinkgoHelper()
 		Expect(ref).NotTo(BeNil())
@@ -46,32 +37,26 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		GinkgoHelper()
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, message))
 	}
-	stop := func(vm *v1.VirtualMachine) {
-		GinkgoHelper()
-		vmi := InstanceOf(vm)
-		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		SetVMIStatus(vmi, v1.Succeeded)
-		removeFinalizer(vmi)
-		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
-	}
 
 	It("waits for what it refers to, stores it and starts with it", func() {
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Preference.Kind = "virtualmachinepreference"
 		}))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedFindInstancetype", `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
 		Expect(m.events.Take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
 		m.expectQuiet(vm)
+		ExpectGone(InstanceKey(vm))
 
 		small := NewInstancetype(m.ns, "small", 2)
 		small.Labels = map[string]string{"size": "small"}
 		ExpectCreated(small)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "linux" not found`)
+		Expect(m.revisions(vm)).To(BeEmpty())
 
 		ExpectCreated(NewPreference(m.ns, "linux"))
-		m.expectReconciled(vm, append(stores(storedBoth), firstStart...)...)
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		vmi := InstanceOf(vm)
 		Expect(vmi.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
@@ -107,14 +92,15 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")))
-		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
+		m.Step(vm)
+		stored(ExpectExists(vm).Status.InstancetypeRef)
 		m.expectQuiet(vm)
 		small.Spec.CPU.Guest = 8
 		Expect(K8sClient.Update(ctx, small)).To(Succeed())
 		m.expectQuiet(vm)
 		Expect(K8sClient.Delete(ctx, small)).To(Succeed())
 		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
@@ -123,30 +109,37 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
 		}))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedCreate", "error encountered while storing instancetype.kubevirt.io controllerRevisions: "+
 			"VM field(s) spec.template.spec.domain.cpu.sockets conflicts with selected instance type")
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
+		Expect(m.revisions(vm)).To(BeEmpty())
+		ExpectGone(InstanceKey(vm))
 		m.events.Take()
 		m.expectQuiet(vm)
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = nil })
-		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
+		m.Step(vm)
+		stored(ExpectExists(vm).Status.InstancetypeRef)
+		vmi := InstanceOf(vm)
 
 		By("changing the template into a conflict while it is stopped")
 		EditVM(vm, func(vm *v1.VirtualMachine) {
 			vm.SetRunStrategy(v1.RunStrategyHalted)
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
 		})
-		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
-		SetVMIStatus(InstanceOf(vm), v1.Succeeded)
-		removeFinalizer(InstanceOf(vm))
-		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		m.Step(vm)
+		expectStopping(vmi)
+		SetVMIStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
+		m.Step(vm)
+		ExpectGone(vmi)
 		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
 		m.events.Take()
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedCreate", "Failed to apply instancetype: VMI conflicts with instancetype spec in fields: [spec.domain.cpu.sockets]")
 		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: Failed to apply instancetype: ")))
+		ExpectGone(vmi)
 	})
 
 	It("uses a ControllerRevision that exists, and refuses one with another content", func() {
@@ -158,10 +151,10 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		revision, err := reference.NewRevision(vm, other)
 		Expect(err).NotTo(HaveOccurred())
 		ExpectCreated(revision)
-		_, err = m.reconcile(vm)
+		_, err = m.Try(vm)
 		Expect(err).To(MatchError(ContainSubstring("found existing ControllerRevision with unexpected data: " + revision.Name)))
-		m.writes.ExpectWritten(append(stores(storedOne), "patch VirtualMachine/status")...)
 		failure(vm, "FailedCreate", "found existing ControllerRevision with unexpected data: "+revision.Name)
+		ExpectGone(InstanceKey(vm))
 		Expect(K8sClient.Delete(ctx, revision)).To(Succeed())
 
 		By("finding the right one, without an owner")
@@ -169,9 +162,11 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(err).NotTo(HaveOccurred())
 		revision.OwnerReferences, revision.Labels = nil, nil
 		ExpectCreated(revision)
-		m.expectReconciled(vm, append(append(stores(2), "delete ControllerRevision"), firstStart...)...)
+		m.Step(vm)
 		Expect(metav1.IsControlledBy(ExpectExists(revision), vm)).To(BeTrue())
 		Expect(revision.Labels).To(HaveKeyWithValue(v1.CreatedByLabel, string(vm.UID)))
+		Expect(stored(ExpectExists(vm).Status.InstancetypeRef).Name).To(Equal(revision.Name))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
 	It("replaces the ControllerRevision of an earlier VM of its name", func() {
@@ -183,21 +178,23 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		revision, err := reference.NewRevision(earlier, small)
 		Expect(err).NotTo(HaveOccurred())
 		ExpectCreated(revision)
-		m.expectReconciled(vm, append(append(stores(2), "delete ControllerRevision"), firstStart...)...)
+		m.Step(vm)
 		Expect(metav1.IsControlledBy(ExpectExists(revision), vm)).To(BeTrue())
+		Expect(stored(ExpectExists(vm).Status.InstancetypeRef).Name).To(Equal(revision.Name))
+		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 	})
 
 	It("needs a restart for an instance type with more CPUs than the guest can get, and deletes the stored one that nothing uses any more", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewInstancetype(m.ns, "big", 4))
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
-		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
+		m.Step(vm)
 		first := stored(ExpectExists(vm).Status.InstancetypeRef)
 		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 
 		EditVM(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
-		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"CPU sockets updated in template spec to a value higher than what's available"))
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
@@ -205,57 +202,62 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		m.events.Take()
 		m.expectQuiet(vm)
 
-		stop(vm)
+		m.endInstance(vm)
 		ExpectExists(first)
-		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
-			"patch VirtualMachine/status", "delete ControllerRevision")
+		m.Step(vm)
 		ExpectGone(first)
+		Expect(m.revisions(vm)).To(HaveLen(2), "those of this start and of its instance type")
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(4))
 
 		By("referring to nothing any more")
 		second := stored(ExpectExists(vm).Status.InstancetypeRef)
 		vmi = InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		EditVM(vm, func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype = nil
 			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4, Cores: 1, Threads: 1}
 			vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("512Mi"))}
 		})
-		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
+		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 		ExpectExists(second)
 	})
 
 	It("keeps running when its instance type is replaced by one that does not exist", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
-		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
+		m.Step(vm)
 		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		EditVM(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "missing" })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedFindInstancetype", `"missing" not found`)
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("small"))
+		Expect(InstanceOf(vm).DeletionTimestamp).To(BeNil())
 		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
-		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
+		expectStopping(vmi)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
 	})
 
 	It("uses the ControllerRevision that its matcher names, once it exists", func() {
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype.RevisionName = "pinned"
 		}))
-		result := m.expectReconciled(vm, "patch VirtualMachine/status")
+		result := m.Step(vm)
 		failure(vm, "FailedFindInstancetype", `controllerrevisions.apps "pinned" not found`)
+		ExpectGone(InstanceKey(vm))
 		Expect(result.RequeueAfter).NotTo(BeZero(), "ControllerRevisions of others are not watched")
 		small := NewInstancetype(m.ns, "small", 3)
 		revision, err := reference.NewRevision(vm, small)
 		Expect(err).NotTo(HaveOccurred())
 		revision.Name, revision.OwnerReferences, revision.Labels = "pinned", nil, nil
 		ExpectCreated(revision)
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
 		Expect(ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name).To(Equal("pinned"))
 		m.events.Take()
@@ -272,8 +274,9 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Instancetype.RevisionName = "alpha"
 		}))
-		Expect(m.expectReconciled(vm, "patch VirtualMachine/status").RequeueAfter).To(BeZero())
+		Expect(m.Step(vm).RequeueAfter).To(BeZero())
 		failure(vm, "FailedFindInstancetype", "failed to decode object in ControllerRevision")
+		ExpectGone(InstanceKey(vm))
 	})
 
 	It("takes over the ControllerRevisions of KubeVirt", func() {
@@ -286,14 +289,14 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		}
 		By("labeling one that has today's form")
 		revision := theirs("", v1.CreatedByLabel)
-		m.expectReconciled(vm, "patch ControllerRevision", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(revision).Labels).To(HaveKeyWithValue(v1.CreatedByLabel, string(vm.UID)))
 		m.expectQuiet(vm)
 		Expect(K8sClient.Delete(ctx, revision)).To(Succeed())
 
 		By("storing one of an earlier version anew")
 		old := theirs("vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
-		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status", "delete ControllerRevision")...)
+		m.Step(vm)
 		ExpectGone(old)
 		Expect(stored(ExpectExists(vm).Status.InstancetypeRef).Name).To(Equal(revision.Name))
 		m.events.Take()
@@ -304,7 +307,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		small := NewInstancetype(m.ns, "small", 2)
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")).With(WithPreference("missing")))
 		old := kubeVirtRevision(vm, small, "vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "missing" not found`)
 		ExpectExists(old)
 		Expect(ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name).To(Equal(old.Name))
@@ -322,7 +325,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		vm := m.create(builder.MakeVM("vm").With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{template("root", nil), template("data", ptr.To("slow"))}
 		}))
-		m.expectReconciled(vm, append(stores(storedOne), "create DataVolume", "create DataVolume", "patch VirtualMachine/status")...)
+		m.Step(vm)
 		Expect(specOf(DataVolume(m.ns, "root")).Storage.StorageClassName).To(HaveValue(Equal("fast")))
 		Expect(specOf(DataVolume(m.ns, "data")).Storage.StorageClassName).To(HaveValue(Equal("slow")))
 		Expect(ExpectExists(vm).Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName).To(BeNil())
@@ -331,7 +334,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	It("does not use an instance type of another namespace", func() {
 		ExpectCreated(NewInstancetype(NewNamespace(), "small", 2))
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		failure(vm, "FailedFindInstancetype", "not found")
 		ExpectGone(InstanceKey(vm))
 	})

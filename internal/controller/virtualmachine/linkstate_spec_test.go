@@ -44,14 +44,14 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		m.Config = FixedConfig{Config: config}
 		vm, _ := runs()
 		set(vm, v1.InterfaceStateLinkDown)
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
 
 		set(vm, "")
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", ""}))
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 		m.expectQuiet(vm)
@@ -66,7 +66,7 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 			t.Spec.Domain.CPU = &v1.CPU{Sockets: 3}
 			t.Spec.Domain.Devices.Interfaces[1].State = v1.InterfaceStateLinkDown
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
@@ -79,20 +79,22 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusMigrating))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.NodeSelector = map[string]string{"zone": "a"}
 			t.Spec.Domain.Devices.Interfaces[1].State = v1.InterfaceStateLinkDown
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError", ""))
 	})
 
 	It("makes an interface of the VMI absent", func() {
 		vm, _ := runs()
 		set(vm, v1.InterfaceStateAbsent)
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateAbsent}))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	})

@@ -55,23 +55,23 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		}
 
 		request(v1.MemoryDumpAssociating)
-		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		m.Step(vm)
 		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(ConsistOf(And(
 			HaveField("Name", "dump"), HaveField("ClaimName", "dump"), HaveField("Type", HaveValue(Equal(v1.MemoryDump))))))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(phase()).To(Equal(v1.MemoryDumpInProgress))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(vm.Status.ObservedGeneration).To(Equal(generation))
 		m.expectQuiet(vm)
 		volume(v1.MemoryDumpVolumeCompleted)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(phase()).To(Equal(v1.MemoryDumpUnmounting))
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch PersistentVolumeClaim")
+		m.Step(vm)
 		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(BeEmpty())
 		Expect(ExpectExists(claim).Annotations).To(HaveKeyWithValue(v1.PVCMemoryDumpAnnotation, "file"))
 		m.expectQuiet(vm)
 		volume("")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm).Status.MemoryDumpRequest).To(And(
 			HaveField("Phase", v1.MemoryDumpCompleted), HaveField("FileName", HaveValue(Equal("file"))), HaveField("EndTimestamp", Not(BeNil()))))
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
@@ -79,7 +79,7 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		m.expectQuiet(vm)
 
 		request(v1.MemoryDumpDissociating)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm).Status.MemoryDumpRequest).To(BeNil())
 		m.expectQuiet(vm)
 	})

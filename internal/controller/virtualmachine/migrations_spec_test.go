@@ -56,13 +56,13 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 						ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 					}}}
 				})
-			m.settle(vm)
+			m.Settle(vm)
 			migration := builder.MakeMigration("go", "vm").Namespace(m.ns).Obj()
 			ExpectCreated(migration)
 			enter(migration, v1.MigrationScheduling)
 			before := has(vm)
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
-			m.settle(vm)
+			m.Settle(vm)
 			Expect(has(vm)).To(Equal(before), "the target was made for this spec")
 			Expect(InstanceOf(vm).Status.MigratedVolumes).To(BeEmpty())
 			Expect(ExpectExists(vm).Status.ObservedGeneration).To(Equal(int64(1)))
@@ -74,7 +74,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 			}
 
 			enter(migration, v1.MigrationFailed)
-			m.settle(vm)
+			m.Settle(vm)
 			Expect(has(vm)).NotTo(Equal(before))
 			Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		},
@@ -96,10 +96,10 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 			t.Spec.Domain.Devices.Disks = append(t.Spec.Domain.Devices.Disks,
 				builder.MakeVMI("x").Hotpluggable("data", "data-claim").Obj().Spec.Domain.Devices.Disks...)
 		})
-		m.settle(vm)
+		m.Settle(vm)
 		expectVolumes(vm, "root")
 		enter(migration, v1.MigrationSucceeded)
-		m.settle(vm)
+		m.Settle(vm)
 		expectVolumes(vm, "root", "data=data-claim")
 	})
 
@@ -112,7 +112,7 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 		zone := func(name string) {
 			GinkgoHelper()
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": name} })
-			m.settle(vm)
+			m.Settle(vm)
 			Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", name))
 		}
 		zone("a")

@@ -57,15 +57,17 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{},
 			}}}
 		}))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", "not found"))
 		Expect(vm.Spec.Instancetype).NotTo(BeNil(), "a VM is not expanded by halves")
 
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
-		m.expectReconciled(vm, "patch VirtualMachine", "create DataVolume", "patch VirtualMachine/status")
+		m.Step(vm)
 		expectExpanded(vm, 2)
 		Expect(vm.Spec.Template.Spec.Subdomain).To(Equal("preferred"))
 		Expect(vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName).To(HaveValue(Equal("fast")))
+		Expect(specOf(DataVolume(m.ns, "data")).Storage.StorageClassName).To(HaveValue(Equal("fast")))
+		Expect(m.revisions(vm)).To(BeEmpty())
 		m.events.Take()
 		m.expectQuiet(vm)
 	})
@@ -73,9 +75,10 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	It("starts with what was written into it", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
-		m.expectReconciled(vm, append([]string{"patch VirtualMachine"}, firstStart...)...)
+		m.Step(vm)
 		expectExpanded(vm, 2)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(m.revisions(vm)).To(ConsistOf(HaveField("Name", v1.StartRevisionName(vm.UID, vm.Generation))))
 	})
 
 	It("keeps its references if it has a revision, unless all are to be expanded", func() {
@@ -83,15 +86,16 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		small := NewInstancetype(m.ns, "small", 2)
 		ExpectCreated(small)
 		vm := m.create(halted())
-		m.expectReconciled(vm, "create ControllerRevision", "patch VirtualMachine/status")
+		m.Step(vm)
 		revision := revisionOf(vm)
 		small.Spec.CPU.Guest = 7
 		Expect(K8sClient.Update(ctx, small)).To(Succeed())
 
 		policy(v1.Expand)
 		m.expectQuiet(vm)
+		Expect(ExpectExists(vm).Spec.Instancetype).NotTo(BeNil())
 		policy(v1.ExpandAll)
-		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status", "delete ControllerRevision")
+		m.Step(vm)
 		expectExpanded(vm, 2)
 		ExpectGone(revision)
 		m.expectQuiet(vm)
@@ -103,25 +107,22 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 		policy(v1.Reference)
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")))
-		m.expectReconciled(vm, append([]string{"create ControllerRevision"}, firstStart...)...)
+		m.Step(vm)
 		revision, vmi := revisionOf(vm), InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 
 		policy(v1.ExpandAll)
-		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		m.Step(vm)
 		expectExpanded(vm, 2)
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		ExpectExists(revision)
 		m.events.Take()
 		m.expectQuiet(vm)
 
-		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		SetVMIStatus(vmi, v1.Succeeded)
-		removeFinalizer(vmi)
-		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.endInstance(vm)
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 		ExpectGone(revision)
 	})
@@ -129,10 +130,11 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	It("is not changed if its instance type conflicts with its template", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
 		vm := m.create(halted().With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 3} }))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedUpdateError",
 			"VM conflicts with instancetype spec in fields: [spec.template.spec.domain.cpu.cores]"))
 		Expect(vm.Spec.Instancetype).NotTo(BeNil())
+		Expect(m.revisions(vm)).To(BeEmpty())
 		m.events.Take()
 		m.expectQuiet(vm)
 	})
@@ -140,16 +142,13 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	It("is not changed from a stale cache", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewInstancetype(m.ns, "big", 4))
 		vm := m.create(halted())
-		m.writes.Stale = vm.DeepCopy()
+		m.Writes.Stale = vm.DeepCopy()
 		vm.Spec.Instancetype.Name = "big"
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		again, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(again).NotTo(BeZero())
+		Expect(m.Step(vm)).NotTo(BeZero())
 		Expect(ExpectExists(vm).Spec.Instancetype).To(HaveField("Name", "big"))
-		m.writes.Stale = nil
-		_, err = m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.Writes.Stale = nil
+		m.Step(vm)
 		expectExpanded(vm, 4)
 	})
 
@@ -161,9 +160,10 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 					InferFromVolume: "root", InferFromVolumeFailurePolicy: ptr.To(v1.IgnoreInferFromVolumeFailure),
 				}
 			}))
-		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm).Spec.Instancetype).To(BeNil())
 		Expect(vm.Spec.Template.Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
+		Expect(m.revisions(vm)).To(BeEmpty())
 	})
 })

@@ -41,7 +41,7 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 			Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
 		}))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", message))
 		Expect(vm.Status.RestoreInProgress).To(HaveValue(Equal("back")))
 		Expect(m.events.Take()).To(ConsistOf("Warning FailedCreate: Error creating virtual machine instance: " + message))
@@ -50,19 +50,25 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 		ExpectGone(DataVolume(m.ns, "root"))
 
 		unlock(vm)
-		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		m.Step(vm)
+		ExpectExists(DataVolume(m.ns, "root"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 	})
 
 	It("keeps a request to start until it is restored", func() {
 		vm := locked(builder.MakeVM("vm").Strategy(v1.RunStrategyManual))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(callVerb(vm, "start", "")).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", message))
+		Expect(vm.Status.StateChangeRequests).To(HaveLen(1))
+		ExpectGone(InstanceKey(vm))
 		m.events.Take()
 		m.expectQuiet(vm)
 		unlock(vm)
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
+		Expect(metav1.IsControlledBy(InstanceOf(vm), vm)).To(BeTrue())
+		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
 	})
 
 	It("is not started by virt-api", func() {
@@ -85,15 +91,10 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 			Data: runtime.RawExtension{Raw: []byte(`{}`)},
 		}
 		ExpectCreated(revision)
-		for range 2 {
-			_, err := m.reconcile(vm)
-			Expect(err).NotTo(HaveOccurred())
-		}
-		Expect(m.writes.Take()).NotTo(ContainElement("delete ControllerRevision"))
+		m.Settle(vm)
 		ExpectExists(revision)
 		unlock(vm)
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.Step(vm)
 		ExpectGone(revision)
 	})
 })

@@ -29,7 +29,7 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
-// revisions returns the ControllerRevisions of a VM's starts.
+// revisions returns the ControllerRevisions of a VM: those of its starts, of its instance type and of its preference.
 func (m *vmHarness) revisions(vm *v1.VirtualMachine) []appsv1.ControllerRevision {
 	GinkgoHelper()
 	list := &appsv1.ControllerRevisionList{}
@@ -64,7 +64,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	const specChanged = "a non-live-updatable field was changed in the template spec"
 
 	It("records the spec of each start in a ControllerRevision, once for each generation", func() {
-		vm, vmi := runs(builder.MakeVM("vm"))
+		vm, _ := runs(builder.MakeVM("vm"))
 		found := m.revisions(vm)
 		Expect(found).To(HaveLen(1))
 		Expect(found[0].Name).To(Equal(fmt.Sprintf("revision-start-vm-%s-1", vm.UID)))
@@ -75,15 +75,11 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(data).To(HaveKeyWithValue("spec", vm.Spec))
 
 		changeTemplate(vm, more)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(m.revisions(vm)).To(HaveLen(1), "a changed template creates no revision before the next start")
-		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		SetVMIStatus(vmi, v1.Succeeded)
-		removeFinalizer(vmi)
-		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		m.endInstance(vm)
 		// The instance refers to the revision, and a revision is deleted only when no instance refers to it.
-		m.expectReconciledInOrder(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
-			"patch VirtualMachine/status")
+		m.ExpectOrder(vm, createVMRevision, createInstance, deleteVMRevision, patchVMStatus)
 		found = m.revisions(vm)
 		Expect(found).To(HaveLen(1))
 		Expect(found[0].Revision).To(Equal(int64(2)))
@@ -95,7 +91,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		raw := client.RawPatch(types.MergePatchType, []byte(
 			`{"spec":{"runStrategy":"Always","template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
 		Expect(K8sClient.Patch(ctx, vm, raw)).To(Succeed())
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
 		stored := &unstructured.Unstructured{}
 		stored.SetGroupVersionKind(v1.VirtualMachineGroupVersionKind)
 		Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), stored)).To(Succeed())
@@ -107,35 +103,27 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 
 	It("does not start from a spec that has changed since it was read", func() {
 		vm := m.create(builder.MakeVM("vm"))
-		m.writes.Stale = vm.DeepCopy()
+		m.Writes.Stale = vm.DeepCopy()
 		changeTemplate(vm, more)
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(m.writes.Take()).NotTo(ContainElement(HavePrefix("create ")))
-		m.writes.Stale = nil
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
+		Expect(m.revisions(vm)).To(BeEmpty())
+		ExpectGone(InstanceKey(vm))
+		m.Writes.Stale = nil
+		m.Step(vm)
 		Expect(m.revisions(vm)).To(HaveLen(1))
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Cores).To(BeEquivalentTo(3))
 	})
 
 	It("keeps the firmware's UUID and serial across starts, also for a revision without the recorded identity", func() {
-		stop := func(vm *v1.VirtualMachine, vmi *v1.VirtualMachineInstance) {
-			GinkgoHelper()
-			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-			SetVMIStatus(vmi, v1.Succeeded)
-			removeFinalizer(vmi)
-			m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
-		}
 		vm, vmi := runs(builder.MakeVM("vm"))
 		first := *vmi.Spec.Domain.Firmware
 		Expect(first.UUID).NotTo(BeEmpty())
 		Expect(first.Serial).NotTo(BeEmpty())
 		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-uid"))
 		changeTemplate(vm, more)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
-		stop(vm, vmi)
-		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
-			"patch VirtualMachine/status")
+		m.Step(vm)
+		m.endInstance(vm)
+		m.Step(vm)
 		vmi = InstanceOf(vm)
 		Expect(*vmi.Spec.Domain.Firmware).To(Equal(first))
 
@@ -144,18 +132,17 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		delete(recorded.Annotations, firmware.IdentityAnnotation)
 		Expect(K8sClient.Update(ctx, &recorded)).To(Succeed())
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 2} })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
-		stop(vm, vmi)
-		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
-			"patch VirtualMachine/status")
+		m.Step(vm)
+		m.endInstance(vm)
+		m.Step(vm)
 		Expect(*InstanceOf(vm).Spec.Domain.Firmware).To(Equal(first), "the VM has a record of its own")
 		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(firmware.IdentityAnnotation, "vm-name"))
-		stop(vm, InstanceOf(vm))
+		m.endInstance(vm)
 		delete(ExpectExists(vm).Annotations, firmware.RecordAnnotation)
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachine", "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		older := *InstanceOf(vm).Spec.Domain.Firmware
 		Expect(older.UUID).NotTo(Equal(first.UUID))
 		Expect(older.Serial).To(BeEmpty())
@@ -177,7 +164,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		By("copying it under another name: that is another VM")
 		other := copied("copy")
 		Expect(K8sClient.Create(ctx, other)).To(Succeed())
-		Expect(m.reconcile(other)).Error().NotTo(HaveOccurred())
+		m.Step(other)
 		Expect(*InstanceOf(other).Spec.Domain.Firmware).NotTo(Equal(identity))
 		record, found := firmware.RecordOf(other.Namespace, other.Name, ExpectExists(other).Annotations)
 		Expect(found).To(BeTrue())
@@ -189,19 +176,19 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		removeFinalizer(vmi)
 		Expect(K8sClient.Delete(ctx, before)).To(Succeed())
 		for range 2 {
-			Expect(m.reconcile(before)).Error().NotTo(HaveOccurred())
+			m.Step(before)
 		}
 		restored := copied(before.Name)
 		Expect(K8sClient.Create(ctx, restored)).To(Succeed())
 		Expect(restored.UID).NotTo(Equal(before.UID))
-		Expect(m.reconcile(restored)).Error().NotTo(HaveOccurred())
+		m.Step(restored)
 		Expect(*InstanceOf(restored).Spec.Domain.Firmware).To(Equal(identity))
 	})
 
 	It("requires a restart for a change that cannot be applied live, until the VM is stopped", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, more)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(InstanceOf(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
@@ -210,11 +197,12 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 
 		By("not applying a live-updatable change while another change needs a restart")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
+		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 1 instance 1"))
 
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	})
 
@@ -222,9 +210,10 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		before := vm.Spec.Template.Spec.Domain.CPU.DeepCopy()
 		changeTemplate(vm, more)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = before })
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 		m.expectQuiet(vm)
@@ -238,7 +227,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 			t.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
 			t.ObjectMeta.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/evict": "true"}
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		vmi := InstanceOf(vm)
 		Expect(vmi.Spec.NodeSelector).To(Equal(vm.Spec.Template.Spec.NodeSelector))
 		Expect(vmi.Spec.Tolerations).To(Equal(vm.Spec.Template.Spec.Tolerations))
@@ -251,7 +240,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.Affinity, t.ObjectMeta.Annotations = nil, nil, nil, nil
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		vmi = InstanceOf(vm)
 		Expect(vmi.Spec.NodeSelector).To(BeEmpty())
 		Expect(vmi.Spec.Tolerations).To(BeEmpty())
@@ -266,7 +255,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.Config = FixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": nodeSelector"))
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 	})
@@ -274,7 +263,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 	It("does not apply changed labels to the running VMI, requires no restart for them, and does not report them as observed", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(InstanceOf(vm).Labels).NotTo(HaveKey("tier"))
@@ -283,7 +272,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 
 		By("applying a live-updatable change all the same")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
 
@@ -296,7 +285,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 			t.ObjectMeta.Labels = map[string]string{"tier": "web"}
 			t.ObjectMeta.Annotations = map[string]string{"acme.example/zone": "a"}
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(InstanceOf(vm).Labels).To(HaveKeyWithValue("tier", "web"))
 		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue("acme.example/zone", "a"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
@@ -308,7 +297,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 			t.ObjectMeta.Labels = map[string]string{"other": "x", v1.NodeNameLabel: "elsewhere"}
 			t.ObjectMeta.Annotations = nil
 		})
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		vmi := InstanceOf(vm)
 		Expect(vmi.Labels).NotTo(Or(HaveKey("tier"), HaveKey("other"), HaveKeyWithValue(v1.NodeNameLabel, "elsewhere")))
 		Expect(vmi.Annotations).NotTo(HaveKey("acme.example/zone"))
@@ -321,7 +310,7 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vm, _ := runs(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("128Mi")))
 		raw := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
 		Expect(K8sClient.Patch(ctx, vm, raw)).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.events.Take()
@@ -333,13 +322,15 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusMigrating))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
+		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
 			"should not be changed during VMI migration"))
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
@@ -348,11 +339,11 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 1"))
 		m.expectQuiet(vm)
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
-		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		m.Step(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		Expect(InstanceOf(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
 		m.expectQuiet(vm)
@@ -360,21 +351,21 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 
 	It("records the start in status.runStrategy when the VM becomes RerunOnFailure and the VMI's creation has to be retried", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm).Status.RunStrategy).To(BeEmpty(), "it was never started")
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyRerunOnFailure)
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		m.writes.Fail = func(request string) error {
-			if request == "create VirtualMachineInstance" {
+		m.Writes.Fail = func(request string) error {
+			if request == createInstance {
 				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))
 			}
 			return nil
 		}
-		_, err := m.reconcile(vm)
+		_, err := m.Try(vm)
 		Expect(err).To(HaveOccurred())
-		m.writes.Fail = nil
-		m.writes.Take()
-		m.expectReconciled(vm, nextStart...)
+		m.Writes.Fail = nil
+		m.Step(vm)
+		Expect(metav1.IsControlledBy(InstanceOf(vm), vm)).To(BeTrue())
 		Expect(ExpectExists(vm).Status.RunStrategy).To(Equal(v1.RunStrategyRerunOnFailure))
 	})
 })

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/revisiondata"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
@@ -76,8 +77,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
 		// A copy exists while the name is free: at each step one revision has the content.
-		m.expectReconciledInOrder(vm, "create ControllerRevision", "delete ControllerRevision", "create ControllerRevision",
-			"delete ControllerRevision")
+		m.ExpectOrder(vm, createVMRevision, deleteVMRevision, createVMRevision, deleteVMRevision)
 		m.expectQuiet(vm)
 		expectReplaced(vm, old)
 	})
@@ -86,29 +86,27 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		vm, _ := m.started(awkward())
 		revision := m.revisions(vm)[0]
 		Expect(patch(&revision, `{"metadata":{"annotations":null}}`)).To(Succeed())
-		m.expectReconciled(vm, "patch ControllerRevision")
+		m.Step(vm)
+		found := m.revisions(vm)
+		Expect(found).To(ConsistOf(HaveField("UID", revision.UID)))
+		Expect(revisiondata.IsSorted(&found[0])).To(BeTrue())
 		m.expectQuiet(vm)
-		Expect(m.revisions(vm)[0].UID).To(Equal(revision.UID))
 	})
 
 	DescribeTable("is not lost when a write of the replacement fails", func(writes int) {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
-		m.writes.Fail = func(string) error {
+		m.Writes.Fail = func(string) error {
 			if writes--; writes < 0 {
 				return ErrInjected
 			}
 			return nil
 		}
-		_, err := m.reconcile(vm)
+		_, err := m.Try(vm)
 		Expect(err).To(MatchError(ErrInjected))
-		m.writes.Fail = nil
-		for range 2 {
-			_, err := m.reconcile(vm)
-			Expect(err).NotTo(HaveOccurred())
-		}
+		m.Writes.Fail = nil
+		m.Settle(vm)
 		expectReplaced(vm, old)
-		m.writes.Take()
 		m.expectQuiet(vm)
 	},
 		Entry("before the copy", 0), Entry("after the copy", 1), Entry("after the deletion of the original", 2), Entry("before the copy is removed", 3),
@@ -118,8 +116,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
 		Expect(K8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
+		m.Step(vm)
 		expectReplaced(vm, old)
 	})
 })

@@ -36,15 +36,14 @@ func callVerb(vm *v1.VirtualMachine, verb, body string) error {
 	return nil
 }
 
-// settle alternates between the VM's reconciler and a simulated agent until neither writes anything. The agent's guests start at
-// once, and shut down when their VMI is deleted.
-func (m *vmHarness) settle(vm *v1.VirtualMachine) {
+// settleWithGuest alternates between the VM's reconciler and a simulated agent until neither writes anything. The agent's
+// guests start at once, and shut down when their VMI is deleted.
+func (m *vmHarness) settleWithGuest(vm *v1.VirtualMachine) {
 	GinkgoHelper()
 	const limit = 20 // many more than any change needs
 	for range limit {
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		if len(m.writes.Take()) == 0 && !m.guest(vm) {
+		m.Settle(vm)
+		if !m.guest(vm) {
 			return
 		}
 	}
@@ -87,19 +86,19 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 	DescribeTable("starts and stops five times in a row", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		if show(vm) == v1.VirtualMachineStatusRunning {
 			Expect(callVerb(vm, "stop", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 		}
 		for range rounds {
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 			ExpectGone(InstanceKey(vm))
 			Expect(callVerb(vm, "start", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 			Expect(callVerb(vm, "stop", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 		}
 		Expect(vm.Status.StartFailure).To(BeNil())
 		Expect(m.revisions(vm)).To(HaveLen(1), "the revisions of earlier starts are deleted")
@@ -112,31 +111,31 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 	It("starts a Once VM, stops it, and starts it again as Always, five times in a row", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyOnce))
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(callVerb(vm, "restart", "{}")).To(MatchError(ContainSubstring("does not support manual restart requests")))
 		Expect(callVerb(vm, "start", "{}")).To(MatchError(ContainSubstring("VM is already running")))
 		for range rounds {
 			Expect(callVerb(vm, "stop", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 			Expect(callVerb(vm, "start", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		}
 	})
 
 	DescribeTable("restarts five times in a row", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		if strategy == v1.RunStrategyManual {
 			Expect(callVerb(vm, "start", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 		}
 		for range rounds {
 			before := InstanceOf(vm).UID
 			Expect(callVerb(vm, "restart", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 			Expect(InstanceOf(vm).UID).NotTo(Equal(before))
 		}
@@ -150,10 +149,10 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 	runs := func(strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
 		GinkgoHelper()
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		if strategy == v1.RunStrategyManual {
 			Expect(callVerb(vm, "start", "{}")).To(Succeed())
-			m.settle(vm)
+			m.settleWithGuest(vm)
 		}
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		return vm
@@ -165,7 +164,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 	}
 	expectStopped := func(vm *v1.VirtualMachine, strategy v1.VirtualMachineRunStrategy) {
 		GinkgoHelper()
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 		Expect(vm.RunStrategy()).To(Equal(strategy))
 		ExpectGone(InstanceKey(vm))
@@ -180,11 +179,10 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 		By("when the VMI is gone")
 		Expect(callVerb(vm, "start", "{}")).To(Succeed())
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(callVerb(vm, "restart", "{}")).To(Succeed())
 		for range 2 {
-			_, err := m.reconcile(vm)
-			Expect(err).NotTo(HaveOccurred())
+			m.Step(vm)
 			m.guest(vm)
 		}
 		ExpectGone(InstanceKey(vm))
@@ -194,7 +192,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 		By("starting it again during the stop")
 		Expect(callVerb(vm, "start", "{}")).To(Succeed())
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 	},
 		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyHalted),
@@ -211,7 +209,7 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 			expectStopped(vm, after)
 			return
 		}
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(InstanceOf(vm).UID).To(Equal(vmi.UID))
 	},
@@ -226,16 +224,16 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 	It("starts a VM on a request under a new run strategy that virt-controller has not observed", func() {
 		vm := runs(v1.RunStrategyAlways)
 		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		setStrategy(vm, v1.RunStrategyManual)
 		Expect(callVerb(vm, "start", "{}")).To(Succeed())
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 	})
 
 	DescribeTable("stays off if a paused start is stopped", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
 		By("before virt-controller observes it")
 		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
@@ -243,15 +241,15 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 		By("while the VMI cannot be created")
 		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
-		m.writes.Fail = func(request string) error {
-			if request == "create VirtualMachineInstance" {
+		m.Writes.Fail = func(request string) error {
+			if request == createInstance {
 				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))
 			}
 			return nil
 		}
-		_, err := m.reconcile(vm)
+		_, err := m.Try(vm)
 		Expect(err).To(MatchError(ContainSubstring("denied")))
-		m.writes.Fail = nil
+		m.Writes.Fail = nil
 		Expect(callVerb(vm, "stop", "{}")).To(Succeed())
 		expectStopped(vm, strategy)
 	},
@@ -261,9 +259,9 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 
 	DescribeTable("starts paused", func(b *builder.VM) {
 		vm := m.create(b)
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
-		m.settle(vm)
+		m.settleWithGuest(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(InstanceOf(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 		strategy, err := vm.RunStrategy()

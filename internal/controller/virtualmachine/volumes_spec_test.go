@@ -46,21 +46,12 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm := m.create(builder.MakeVM("vm").Template(builder.MakeVMI("vm").PVC("data", "old")).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.UpdateVolumesStrategy = ptr.To(strategy)
 		}))
-		m.expectReconciled(vm, firstStart...)
+		m.Step(vm)
 		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, Running, revised(vmi), described)
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		m.events.Take()
 		return ExpectExists(vm), vmi
-	}
-	// settle reconciles until nothing is written any more.
-	settle := func(vm *v1.VirtualMachine) {
-		GinkgoHelper()
-		Eventually(func() []string {
-			_, err := m.reconcile(vm)
-			Expect(err).NotTo(HaveOccurred())
-			return m.writes.Take()
-		}).Should(BeEmpty())
 	}
 	use := func(vm *v1.VirtualMachine, claim string) {
 		GinkgoHelper()
@@ -78,10 +69,10 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
 		claim("new", "2Gi")
 		use(vm, "new")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(names(vm)).To(Equal("old"))
 		// The status has the guest's claims before the spec names others: nothing else records them.
-		m.expectReconciledInOrder(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+		m.ExpectOrder(vm, "patch VirtualMachineInstance/status", patchInstance)
 		m.events.Take()
 		m.expectQuiet(vm)
 		return ExpectExists(vm), InstanceOf(vm)
@@ -105,12 +96,12 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
 		SetVMIStatus(vmi, v1.Running, migrating)
-		m.expectReconciled(vm)
+		m.ExpectSteady(vm)
 		Expect(vmistatus.TakeOwnership(ctx, K8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		ExpectExists(vmi)
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.Step(vm)
 		ExpectExists(vm)
 		Expect(vm.Status.VolumeUpdateState).To(BeNil())
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
@@ -121,23 +112,21 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, vmi := moving()
 		SetVMIStatus(vmi, v1.Running, migrating)
 		Expect(vmistatus.TakeOwnership(ctx, K8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
-		m.writes.Fail = func(request string) error {
-			if request == "patch VirtualMachine/status" {
+		m.Writes.Fail = func(request string) error {
+			if request == patchVMStatus {
 				return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("changed"))
 			}
 			return nil
 		}
-		_, err := m.reconcile(vm)
-		Expect(err).NotTo(HaveOccurred())
-		m.writes.Fail = nil
-		m.writes.Take()
+		m.Step(vm)
+		m.Writes.Fail = nil
 		Expect(ExpectExists(vm).Status.VolumeUpdateState).NotTo(BeNil())
 		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "2"))
-		settle(vm)
+		m.Settle(vm)
 		Expect(ExpectExists(vm).Status.VolumeUpdateState).To(BeNil())
 
 		SetVMIStatus(vmi, v1.Succeeded)
-		settle(vm)
+		m.Settle(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineManualRecoveryRequired))
 	})
 
@@ -145,8 +134,8 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, vmi := moving()
 		use(vm, "old")
 		// The other way round: the spec names the guest's claims again before the status no longer has them.
-		m.expectReconciledInOrder(vm, "patch VirtualMachineInstance", "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
-		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		m.ExpectOrder(vm, patchInstance, "patch VirtualMachineInstance/status", patchVMStatus)
+		m.Step(vm)
 		ExpectExists(vmi)
 		Expect(names(vm)).To(Equal("old"))
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
@@ -161,7 +150,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, vmi := moving()
 		SetVMIStatus(vmi, v1.Running, migrating)
 		use(vm, "old")
-		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(names(vm)).To(Equal("new"))
 		ExpectExists(vmi)
 		Expect(vmi.Status.MigrationState.AbortRequested).To(BeTrue())
@@ -170,17 +159,17 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 
 		By("migrating back if the migration succeeds despite the abort")
 		Expect(vmistatus.TakeOwnership(ctx, K8sClient, vmi, metav1.Now())).To(Succeed())
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		moves := ExpectExists(vm).Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
 		Expect(moves[0].SourcePVCInfo.ClaimName + " " + moves[0].DestinationPVCInfo.ClaimName).To(Equal("new old"))
-		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+		m.Step(vm)
 		Expect(names(vm)).To(Equal("old"))
 	})
 
 	It("refuses a third claim while the migration to the second one is not finished", func() {
 		vm, _ := moving()
 		use(vm, "third")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
 			"error encountered while handling volumes update requests: volumes cannot be updated: "+
 				"The volume can only be reverted to the previous version during the update"))
@@ -190,14 +179,15 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 	It("waits for a claim that does not exist yet", func() {
 		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
 		use(vm, "new")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
 			"error encountered while handling volumes update requests: volumes cannot be updated: PersistentVolumeClaim "+m.ns+
 				"/new of volume data does not exist, waiting for it"))
 		claim("new", "1Gi")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Settle(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
-		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+		Expect(names(vm)).To(Equal("new"))
+		Expect(InstanceOf(vm).Status.MigratedVolumes).To(HaveLen(1))
 	})
 
 	DescribeTable("requires a restart for a volume that cannot migrate", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
@@ -205,7 +195,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		claim("new", capacity)
 		SetVMIStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
 		use(vm, "new")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
 		Expect(names(vm)).To(Equal("old"))
 		Expect(vm.Status.VolumeUpdateState).To(BeNil())
@@ -221,7 +211,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, _ := runs(v1.UpdateVolumesStrategyReplacement)
 		claim("new", "1Gi")
 		use(vm, "new")
-		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
 			"the volumes replacement is effective only after restart: volumes[data].persistentVolumeClaim.claimName"))
 		m.expectQuiet(vm)
@@ -230,16 +220,16 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 	It("does not restart from the new claims when the VMI ended before its disks had migrated", func() {
 		vm, vmi := moving()
 		SetVMIStatus(vmi, v1.Failed)
-		settle(vm)
+		m.Settle(vm)
 		removeFinalizer(vmi)
-		settle(vm)
+		m.Settle(vm)
 		ExpectGone(vmi)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineManualRecoveryRequired, corev1.ConditionTrue,
 			"VMI was removed or was final during the volume migration",
 			"spec.template.spec.volumes"))
 
 		use(vm, "old")
-		settle(vm)
+		m.Settle(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineManualRecoveryRequired))
 		Expect(names(vm)).To(Equal("old"))
 	})

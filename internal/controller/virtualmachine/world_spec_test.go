@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -25,24 +24,31 @@ import (
 // vmHarness is a VM reconciler on the suite's API server, with a clock that the spec sets.
 type vmHarness struct {
 	*virtualmachine.Reconciler
-	writes *Writes
+	Steps
 	events *RecordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
 
-// The writes of a start: a revision with the VM's spec is created once for each generation.
-var (
-	firstStart = append([]string{"create ControllerRevision"}, nextStart...)
-	nextStart  = []string{"create VirtualMachineInstance", "patch VirtualMachine/status"}
+// Writes of a VM's reconciliation.
+const (
+	createInstance   = "create VirtualMachineInstance"
+	patchInstance    = "patch VirtualMachineInstance"
+	patchVMStatus    = "patch VirtualMachine/status"
+	createVMRevision = "create ControllerRevision"
+	deleteVMRevision = "delete ControllerRevision"
 )
 
 func newVMHarness() *vmHarness {
-	m := &vmHarness{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	m := &vmHarness{
+		Steps:  Steps{Writes: NewWrites()},
+		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
+	}
 	m.Reconciler = &virtualmachine.Reconciler{
-		Client: m.writes, APIReader: AsController, Recorder: m.events, Clock: m.clock,
+		Client: m.Writes, APIReader: AsController, Recorder: m.events, Clock: m.clock,
 		Config: FixedConfig{Config: clusterconfig.Default()}, DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{},
 	}
+	m.Of = m.Reconciler
 	return m
 }
 
@@ -54,25 +60,10 @@ func (m *vmHarness) create(b *builder.VM) *v1.VirtualMachine {
 	return ExpectExists(vm)
 }
 
-func (m *vmHarness) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
-	return Reconcile(m.Reconciler, vm)
-}
-
-// expectReconciled reconciles once and expects exactly these writes, in any order.
-func (m *vmHarness) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
-	GinkgoHelper()
-	return m.writes.ExpectReconciled(m.Reconciler, vm, writes...)
-}
-
-// expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
-func (m *vmHarness) expectReconciledInOrder(vm *v1.VirtualMachine, writes ...string) {
-	GinkgoHelper()
-	m.writes.ExpectReconciledInOrder(m.Reconciler, vm, writes...)
-}
-
+// expectQuiet expects that a reconciliation neither writes nor records events.
 func (m *vmHarness) expectQuiet(vm *v1.VirtualMachine) {
 	GinkgoHelper()
-	m.expectReconciled(vm)
+	m.ExpectSteady(vm)
 	Expect(m.events.Take()).To(BeEmpty())
 }
 
@@ -80,12 +71,35 @@ func (m *vmHarness) expectQuiet(vm *v1.VirtualMachine) {
 func (m *vmHarness) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	vm := m.create(b)
-	m.expectReconciled(vm, firstStart...)
+	m.Step(vm)
 	vmi := InstanceOf(vm)
 	SetVMIStatus(vmi, v1.Running, Running)
-	m.expectReconciled(vm, "patch VirtualMachine/status")
+	m.Step(vm)
 	m.events.Take()
 	return ExpectExists(vm), vmi
+}
+
+// show returns what a VM shows its users.
+func show(vm *v1.VirtualMachine) v1.VirtualMachinePrintableStatus {
+	GinkgoHelper()
+	return ExpectExists(vm).Status.PrintableStatus
+}
+
+// expectStopping expects that a VMI is being deleted.
+func expectStopping(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	Expect(ExpectExists(vmi).DeletionTimestamp).NotTo(BeNil())
+}
+
+// endInstance deletes a VM's VMI, whose guest shuts down, until it is gone.
+func (m *vmHarness) endInstance(vm *v1.VirtualMachine) {
+	GinkgoHelper()
+	vmi := InstanceOf(vm)
+	Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+	SetVMIStatus(vmi, v1.Succeeded)
+	removeFinalizer(vmi)
+	m.Step(vm)
+	ExpectGone(vmi)
 }
 
 // changeTemplate changes a VM's template, as a user does.
