@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -121,6 +123,11 @@ func (w *Writes) Take() []string {
 	requests := w.Requests
 	w.Requests = nil
 	return requests
+}
+
+// TakeOnly is Take, and returns the requests that contain a text.
+func (w *Writes) TakeOnly(text string) []string {
+	return slices.DeleteFunc(w.Take(), func(request string) bool { return !strings.Contains(request, text) })
 }
 
 // ExpectWritten expects these requests since the last call, each as often as it is listed: their number is the write budget,

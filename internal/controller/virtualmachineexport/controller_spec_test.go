@@ -99,12 +99,8 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 
 	It("pauses while a Pod of others uses the claim", func() {
 		of := w.ready()
-		user := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "user"}, Spec: corev1.PodSpec{
-			NodeName: "node", Containers: []corev1.Container{{Name: "c", Image: "i"}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-			}}},
-		}}
+		user := PodWithClaim(w.ns, "user", "data")
+		user.Spec.NodeName = "node"
 		ExpectCreated(user)
 		w.expectReconciled(of)
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))

@@ -400,7 +400,7 @@ var _ = Describe("VirtualMachinePool", func() {
 		for _, text = range []string{"first", "first", "second"} {
 			_, err := r.Try(pool)
 			Expect(err).To(HaveOccurred())
-			Expect(only(r.Writes.Take(), createVM)).To(HaveLen(1))
+			Expect(r.Writes.TakeOnly(createVM)).To(HaveLen(1))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", text))
 		}
 		Expect(r.events.Take()).To(HaveExactElements(

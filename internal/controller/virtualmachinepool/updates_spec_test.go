@@ -137,7 +137,7 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			}
 			_, err := r.Try(pool)
 			Expect(err).To(MatchError(ErrInjected))
-			Expect(only(r.Writes.Take(), deleteVMI)).To(HaveLen(1))
+			Expect(r.Writes.TakeOnly(deleteVMI)).To(HaveLen(1))
 			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedUpdate", ErrInjected.Error()))
 			Expect(r.events.Take()).To(ContainElement(ContainSubstring("Warning FailedUpdate: ")))
 		})

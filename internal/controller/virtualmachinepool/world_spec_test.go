@@ -5,8 +5,6 @@ package virtualmachinepool_test
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -195,11 +193,6 @@ func havePoolCondition(kind poolv1.VirtualMachinePoolConditionType, reason, mess
 func haveNoPoolConditions() gomegatypes.GomegaMatcher {
 	return WithTransform(func(pool *poolv1.VirtualMachinePool) any { return pool.Status.Conditions },
 		Not(ContainElement(HaveField("Type", Not(Equal(poolv1.VirtualMachinePoolReconciling))))))
-}
-
-// only returns the requests that contain a text.
-func only(requests []string, text string) []string {
-	return slices.DeleteFunc(slices.Clone(requests), func(request string) bool { return !strings.Contains(request, text) })
 }
 
 func hostname(name string) func(*poolSpec) {

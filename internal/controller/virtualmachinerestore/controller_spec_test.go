@@ -5,7 +5,6 @@ package virtualmachinerestore_test
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -21,11 +20,6 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
-
-// only returns the requests that contain a text.
-func only(requests []string, text string) []string {
-	return slices.DeleteFunc(slices.Clone(requests), func(request string) bool { return !strings.Contains(request, text) })
-}
 
 const (
 	completed    = "Normal VirtualMachineRestoreComplete: Successfully completed VirtualMachineRestore back"
@@ -102,7 +96,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 		}
 		Expect(ExpectExists(DataVolume(r.NS, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
 		Expect(ExpectExists(r.VM).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
-		Expect(only(r.writes.Take(), deleteClaim)).To(HaveLen(2))
+		Expect(r.writes.TakeOnly(deleteClaim)).To(HaveLen(2))
 	})
 
 	It("creates a VM, and makes it the owner of what was created before it", func() {

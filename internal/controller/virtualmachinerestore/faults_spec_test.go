@@ -124,7 +124,7 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
 		Expect(r.events.Take()).To(ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
-		Expect(only(r.writes.Take(), "create ")).To(ConsistOf(createVM))
+		Expect(r.writes.TakeOnly("create ")).To(ConsistOf(createVM))
 		Expect(r.Claims()).To(HaveLen(2))
 		r.writes.Fail = nil
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())

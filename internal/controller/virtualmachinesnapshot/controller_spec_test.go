@@ -115,7 +115,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume not populated: root"),
 		Entry("Pod of a user", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
-			ExpectCreated(podWithClaim(vm.Namespace, "user", "root"))
+			ExpectCreated(PodWithClaim(vm.Namespace, "user", "root"))
 		}, "source is offline but 1 pods using PVCs [root]"),
 		Entry("another snapshot", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
 			vm.Status.SnapshotInProgress = ptr.To("other")
@@ -133,7 +133,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	It("finds a launcher Pod in the cache, and lists Pods only when there is none", func() {
 		w.vm()
 		lists := w.countPodLists()
-		launcher := podWithClaim(w.ns, "launcher", "root")
+		launcher := PodWithClaim(w.ns, "launcher", "root")
 		launcher.Labels = map[string]string{v1.AppLabel: launcherpod.AppLabelValue}
 		ExpectCreated(launcher)
 		of := w.request("snap")
@@ -150,7 +150,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	It("lists the Pods of a namespace once in a while for all snapshots that wait", func() {
 		w.vm()
 		lists := w.countPodLists()
-		user := podWithClaim(w.ns, "user", "root")
+		user := PodWithClaim(w.ns, "user", "root")
 		ExpectCreated(user)
 		first, second := w.request("first"), w.request("second")
 		for range 3 {
@@ -172,7 +172,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.settle(first)
 		w.report(first, "root", true)
 		w.settle(first)
-		ExpectCreated(podWithClaim(w.ns, "another", "root"))
+		ExpectCreated(PodWithClaim(w.ns, "another", "root"))
 		w.clock.SetTime(w.clock.Now().Add(claimusers.MaxProofAge))
 		w.expectReconciled(second)
 		Expect(DescribeSnapshot(second)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))

@@ -371,7 +371,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 
 	It("waits until the VM has adopted its VMI, whose launcher uses the disks", func() {
 		vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).Obj()
-		ExpectCreated(vmi, podWithClaim(w.ns, "launcher", "root"))
+		ExpectCreated(vmi, PodWithClaim(w.ns, "launcher", "root"))
 		SetVMIStatus(vmi, v1.Running, withAgent)
 		of := w.request("snap")
 		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)

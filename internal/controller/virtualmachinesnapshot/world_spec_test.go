@@ -9,7 +9,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -81,19 +80,6 @@ func (w *snapshots) countPodLists() *int {
 	reader, count := CountLists[*corev1.PodList]()
 	w.APIReader = reader
 	return count
-}
-
-// podWithClaim returns a Pod that uses a claim.
-func podWithClaim(ns, name, claim string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
-		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "c", Image: "registry.example/c"}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-			}}},
-		},
-	}
 }
 
 func withAgent(status *v1.VirtualMachineInstanceStatus) {
