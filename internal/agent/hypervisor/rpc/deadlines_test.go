@@ -56,3 +56,22 @@ func TestWaitingForMemoryDoesNotCountTowardsADeadline(t *testing.T) {
 		expired.expect(t, "after all", "before", "during")
 	})
 }
+
+func TestLargeResponsesPauseTheDeadlinesWhileTheyWaitForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r relay
+		var expired expirations
+		defer r.deadlines.start(time.Second, expired.of("call"))()
+		r.large.set(func() error {
+			time.Sleep(time.Hour)
+			return nil
+		})
+		defer r.large.set(nil)
+		if err := r.large.admit(&r); err != nil {
+			t.Fatal(err)
+		}
+		expired.expect(t, "while the response waited")
+		time.Sleep(time.Second)
+		expired.expect(t, "once it may be received", "call")
+	})
+}
