@@ -100,3 +100,18 @@ func TestFairQueueRepeats(t *testing.T) {
 		t.Fatalf("got %s", got)
 	}
 }
+
+// What the API server refuses, because of a LimitRange for example, may be accepted later without an event.
+func TestFailuresAreRepeatedWithinFiveMinutes(t *testing.T) {
+	limiter, last := Fair(1).RateLimiter, time.Duration(0)
+	for range 30 {
+		delay := limiter.When(requestIn("a", "1"))
+		if delay < last || delay > 5*time.Minute {
+			t.Errorf("%s after %s", delay, last)
+		}
+		last = delay
+	}
+	if last != 5*time.Minute {
+		t.Errorf("%s after 30 failures", last)
+	}
+}

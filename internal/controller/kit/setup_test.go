@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -58,14 +59,32 @@ func TestControllersOfNamespacedKindsHaveFairQueues(t *testing.T) {
 				continue
 			}
 			fair := strings.Contains(controller, "WithOptions(kit.Fair(")
-			if _, exempt := clusterWide[match[1]]; fair == exempt {
+			_, exempt := clusterWide[match[1]]
+			if fair == exempt {
 				t.Errorf("controller %s: a fair queue: %t, an exception: %t", match[1], fair, exempt)
+			}
+			if workers := workersOf(controller, source); fair && workers < 3 {
+				t.Errorf("controller %s has %d workers: one slow reconciliation delays all tenants", match[1], workers)
 			}
 		}
 	}
 	if found < 15 {
 		t.Errorf("only %d controllers were found", found)
 	}
+}
+
+// workersOf returns how many workers a controller with a fair queue has, according to a constant of its package.
+func workersOf(controller, source string) int {
+	name := regexp.MustCompile(`kit\.Fair\((\w+)\)`).FindStringSubmatch(controller)
+	if name == nil {
+		return 0
+	}
+	value := regexp.MustCompile(`\bconst ` + name[1] + ` = (\d+)\n`).FindStringSubmatch(source)
+	if value == nil {
+		return 0
+	}
+	workers, _ := strconv.Atoi(value[1])
+	return workers
 }
 
 // Without outcome.Complete, the delay of a reconciliation that fails is lost.

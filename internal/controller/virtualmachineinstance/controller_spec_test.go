@@ -166,7 +166,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
 		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-			"FailedPvcNotFound", w.ns+"/claim"))
+			"FailedPvcNotFound", "PVC "+w.ns+"/claim does not exist, waiting for it to appear")) // KubeVirt's text
 		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
 			corev1.PodReasonUnschedulable, w.ns+"/claim"))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedPvcNotFound: ")))

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -211,6 +212,24 @@ func TestNewRevision(t *testing.T) {
 		if _, has := metadata[field]; has {
 			t.Errorf("the data have metadata.%s", field)
 		}
+	}
+}
+
+// A name may be longer than a label, which would make every start of the VM fail.
+func TestNewRevisionOfALongName(t *testing.T) {
+	object := small()
+	object.Name = strings.Repeat("long-", 20) + "name"
+	revision, err := reference.NewRevision(vmWith(v1.InstancetypeMatcher{Name: object.Name}, nil), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for label, value := range revision.Labels {
+		if invalid := validation.IsValidLabelValue(value); value == "" || invalid != nil {
+			t.Errorf("%s is %q: %v", label, value, invalid)
+		}
+	}
+	if !strings.Contains(revision.Name, object.Name) || !reference.IsRevision(revision.Labels) {
+		t.Errorf("%s has the labels %v", revision.Name, revision.Labels)
 	}
 }
 
