@@ -27,6 +27,15 @@ var _ = Describe("Acts that fail", func() {
 		a = startAgent(launchers)
 	})
 
+	started := func(changes ...func(*v1.VirtualMachineInstance)) *guest {
+		GinkgoHelper()
+		g := makeGuest(changes...).schedule(launchers)
+		g.resizePod(1, 1<<30)
+		g.kubelet()
+		g.assign().expectPhase(v1.Running)
+		return g
+	}
+
 	// expectCalls expects a number of calls although events follow each other.
 	expectCalls := func(g *guest, call string, want int) {
 		GinkgoHelper()
@@ -89,5 +98,68 @@ var _ = Describe("Acts that fail", func() {
 		a.advance(2 * time.Second)
 		g.launcher.Notify()
 		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+	})
+
+	DescribeTable("repeats what fails in a guest that runs after delays that double", func(call string, change func(*guest)) {
+		g := started(growable)
+		resume := a.stopClock()
+		defer resume()
+		g.launcher.Fail(call, errors.New("no"))
+		before := g.launcher.Calls(call)
+		change(g)
+		expectCalls(g, call, before+1)
+		for i, delay := range []time.Duration{time.Second, 2 * time.Second} {
+			a.advance(delay - time.Millisecond)
+			expectCalls(g, call, before+1+i)
+			a.advance(time.Millisecond)
+			g.launcher.Notify()
+			expectCalls(g, call, before+2+i)
+		}
+	},
+		Entry("a disk to plug", "attach data", func(g *guest) {
+			g.change(hotplug("data", onSCSI))
+			g.attached("data", "uid-1", asFile)
+		}),
+		Entry("an interface to plug", "attach interface", func(g *guest) {
+			g.change(withBlue)
+			attachBlue(g.pod)
+		}),
+		Entry("CPUs to plug", "vcpus", func(g *guest) {
+			g.resizePod(2, 1<<30)
+			g.want(2, "1Gi")
+		}),
+		Entry("memory to plug", "memory", func(g *guest) {
+			g.resizePod(1, 2<<30)
+			g.want(1, "2Gi")
+		}),
+		Entry("probes to pause", "probes", func(g *guest) {
+			g.change(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Annotations = map[string]string{v1.PauseGuestAgentProbesAnnotation: "true"}
+			})
+		}),
+	)
+
+	It("repeats the preparation of a migration's target in the same way", func() {
+		c := newMigratingGuest()
+		resume := c.targetA.stopClock()
+		defer resume()
+		c.prepare(func(l *libvirt.Launcher) { l.Fail("pool", errors.New("no")) })
+		c.assignMigration()
+		calls := func() int {
+			opened := c.targetLauncher.Opens()
+			Eventually(func() int {
+				c.targetLauncher.Notify()
+				return c.targetLauncher.Opens()
+			}).Should(BeNumerically(">", opened+5))
+			return c.targetLauncher.Calls("pool")
+		}
+		Eventually(calls).Should(Equal(1))
+		Expect(calls()).To(Equal(1))
+		c.targetA.advance(time.Second)
+		Eventually(calls).Should(Equal(2))
+		c.targetA.advance(time.Second)
+		Expect(calls()).To(Equal(2))
+		c.targetA.advance(time.Second)
+		Eventually(calls).Should(Equal(3))
 	})
 })
