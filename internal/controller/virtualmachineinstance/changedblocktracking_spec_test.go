@@ -34,12 +34,8 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 		ExpectCreated(vm)
 		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root").OwnedBy(ExpectExists(vm)))
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
-		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		_, err = w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		w.Step(vmi)
+		w.assign(vmi, "node-1")
 		return w, vmi
 	}
 	plain := func(vm *builder.VM) *builder.VM { return vm }
@@ -49,12 +45,10 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 		w, vmi := assigned(TrackingConfig(true, BackedUp, nil), false, labeled)
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
 		SetVMIStatus(vmi, v1.Running, Running)
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(vmi)
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingInitializing))
 		SetVMIStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.TrackedVolumes = []string{"root"} })
-		_, err = w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(vmi)
 		Expect(state(vmi)).To(Equal(v1.ChangedBlockTrackingEnabled))
 	})
 
@@ -91,11 +85,8 @@ var _ = Describe("The tracking of a VMI of a VM that was selected before", func(
 		vm.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingDisabled}
 		ExpectStatus(vm)
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(ExpectExists(vm)))
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
-		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		_, err = w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(vmi)
+		w.assign(vmi, "node-1")
 		Expect(ExpectExists(vmi).Status).To(And(HaveField("Phase", v1.Scheduled),
 			HaveField("ChangedBlockTracking", HaveValue(HaveField("State", v1.ChangedBlockTrackingDisabled)))))
 	})

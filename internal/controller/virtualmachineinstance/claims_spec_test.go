@@ -40,10 +40,9 @@ var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
 			pvc.Status = status
 			ExpectStatus(pvc)
 			vmi := w.create(builder.MakeVMI("vm-"+name).PVC("root", name))
-			w.expectReconciled(vmi, "create Pod")
-			SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-			return *ExpectExists(vmi).Status.VolumeStatus[0].PersistentVolumeClaimInfo.FilesystemOverhead
+			w.Step(vmi)
+			w.assign(vmi, "node-1")
+			return *vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.FilesystemOverhead
 		}
 		of := func(class string) func(*corev1.PersistentVolumeClaim) {
 			return func(pvc *corev1.PersistentVolumeClaim) { pvc.Spec.StorageClassName = &class }

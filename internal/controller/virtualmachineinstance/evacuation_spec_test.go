@@ -45,7 +45,7 @@ var _ = Describe("An evicted VMI", func() {
 		evict(vmi)
 		marked := ExpectExists(vmi).DeepCopy()
 		Expect(K8sClient.Status().Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"evacuationNodeName":null}}`)))).To(Succeed())
-		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
 		Expect(eviction.IsAnnotated(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeFalse())
 		w.expectQuiet(vmi)
@@ -57,7 +57,7 @@ var _ = Describe("An evicted VMI", func() {
 		pod := ExpectExists(PodOf(vmi))
 		eviction.Annotate(&pod.ObjectMeta, true)
 		Expect(K8sClient.Update(ctx, pod)).To(Succeed())
-		w.writes.Stale = unmarked
+		w.Writes.Stale = unmarked
 		w.expectQuiet(vmi)
 		Expect(eviction.ByDrain(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
@@ -68,11 +68,11 @@ var _ = Describe("An evicted VMI", func() {
 		ReportAsAgent(vmi, Running)
 		ExpectExists(vmi).Status.EvacuationNodeName = "node-1"
 		ExpectStatus(vmi)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceEvictionRequested, corev1.ConditionTrue, "EvictionRequested", "node-1"))
 		vmi.Status.EvacuationNodeName = "node-0"
 		ExpectStatus(vmi)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
 		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
 	})

@@ -36,19 +36,20 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 
 	It("fails if its Pod is not Guaranteed, and deletes the Pod", func() {
 		vmi := w.create(dedicated())
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		w.makeBurstable(vmi)
 		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.events.Take()
 
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		vmi = ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(virtualmachineinstance.ReasonFailedGuarantee))
 		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, "Burstable and not Guaranteed"))
+		Expect(vmi.Labels).NotTo(HaveKey(v1.NodeNameLabel), "no agent gets the guest")
 		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning FailedGuaranteeResources: ")))
 
-		w.expectReconciled(vmi, "delete Pod")
+		w.Step(vmi)
 		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).NotTo(BeNil())
 		w.events.Take()
 		w.expectQuiet(vmi)

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -29,20 +30,20 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		dv := DataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		vmi := w.create(imported())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionUnknown, "NotAllDVsReady",
 			"Not all of the VMI's DVs are ready"))
 		w.expectQuiet(vmi)
 		ProvideClaim(dv, true)
 		FillDataVolume(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
 		ExpectGone(PodOf(vmi))
 		Expect(w.events.Take()).To(BeEmpty(), "a running import records no event")
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded, DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
 			"All of the VMI's DVs are bound and ready"))
 		pod := ExpectExists(PodOf(vmi))
@@ -61,7 +62,8 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ProvideClaim(dv, false)
 		FillDataVolume(dv, cdi.DataVolumePendingPopulation)
 		vmi := w.create(imported())
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 	})
 
 	It("creates a Pod that binds the volumes if the DataVolumes are in WaitForFirstConsumer", func() {
@@ -70,7 +72,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ProvideClaim(dv, false)
 		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
 		vmi := w.create(imported().Label("app", "db"))
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		ExpectGone(PodOf(vmi))
 		binder := PodOf(vmi)
 		binder.Name = podspec.BinderName(vmi)
@@ -83,20 +85,22 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 
 		binder.Status = builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj()
 		ExpectStatus(binder)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
 		w.events.Take()
 
 		binder.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
 		ExpectStatus(binder)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 		FillDataVolume(dv, "ImportInProgress")
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceProvisioning))
 		ExpectGone(PodOf(vmi))
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
-		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		ExpectGone(binder)
 		ExpectExists(PodOf(vmi))
 	})
 
@@ -106,22 +110,24 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ProvideClaim(dv, false)
 		FillDataVolume(dv, cdi.DataVolumeWaitForFirstConsumer)
 		vmi := w.create(imported())
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		binder := PodOf(vmi)
 		binder.Name = podspec.BinderName(vmi)
-		ExpectExists(binder).Status = builder.MakePodStatus().Evicted("the node was low on memory").Obj()
+		failed := ExpectExists(binder).UID
+		binder.Status = builder.MakePodStatus().Evicted("the node was low on memory").Obj()
 		ExpectStatus(binder)
 		w.clock.SetTime(binder.CreationTimestamp.Time)
-		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		result := w.Step(vmi)
 		Expect(result).NotTo(BeZero())
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", "low on memory"))
 		w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
-		w.expectReconciled(vmi, "delete Pod")
-		Eventually(func() []string {
-			_, err := w.reconcile(vmi)
-			Expect(err).NotTo(HaveOccurred())
-			return w.writes.Take()
-		}, "10s").Should(ContainElement("create Pod"))
+		w.Step(vmi)
+		ExpectGone(binder)
+		Eventually(func() error {
+			w.Step(vmi)
+			return K8sClient.Get(ctx, client.ObjectKeyFromObject(binder), binder)
+		}, "10s").Should(Succeed())
+		Expect(binder.UID).NotTo(Equal(failed))
 	})
 
 	It("fails when a DataVolume has failed", func() {
@@ -129,8 +135,9 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ExpectCreated(dv)
 		FillDataVolume(dv, cdi.DataVolumeFailed)
 		vmi := w.create(imported())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+		ExpectGone(PodOf(vmi))
 		Expect(w.events.Take()).To(ContainElement("Warning FailedDataVolumeImport: DataVolume root for volume root failed to import its disk image."))
 		w.expectQuiet(vmi)
 	})
@@ -141,10 +148,11 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ProvideClaim(dv, true)
 		FillDataVolume(dv, "ImportInProgress")
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root"))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		ExpectGone(PodOf(vmi))
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 	})
 
 	It("does not use a claim whose DataVolume is gone", func() {
@@ -153,9 +161,10 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ProvideClaim(dv, true)
 		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
 		vmi := w.create(imported())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
 			"DataVolume "+w.ns+"/root (UID "+string(dv.UID)+") does not exist"))
+		ExpectGone(PodOf(vmi))
 	})
 
 	It("does not use a claim of an earlier DataVolume of the same name", func() {
@@ -167,7 +176,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ExpectCreated(again)
 		FillDataVolume(again, cdi.DataVolumeSucceeded)
 		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()), w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			ExpectGone(PodOf(vmi))
 			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
 				"(UID "+string(dv.UID)+") does not exist"))
@@ -180,16 +189,20 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 			APIVersion: "team.example/v1", Kind: "DataVolume", Name: "root", UID: "a", Controller: ptr.To(true),
 		}}
 		ExpectCreated(claim)
-		w.expectReconciled(w.create(builder.MakeVMI("vm").PVC("root", "root")), "create Pod")
+		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root"))
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 	})
 
 	It("uses a claim of the DataVolume's name if there is no DataVolume, also without an importer", func() {
 		w.DataVolumes = NoDataVolumes{}
 		vmi := w.create(imported())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",
 			"install the Containerized Data Importer (CDI)"))
+		ExpectGone(PodOf(vmi))
 		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 	})
 })

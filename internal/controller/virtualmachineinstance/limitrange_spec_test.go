@@ -31,8 +31,7 @@ var _ = Describe("Containers of Vireo's own in a namespace with a LimitRange", f
 		w := newWorld()
 		limit(w.ns, item)
 		vmi := w.create(builder.MakeVMI("a").Guest("128Mi"))
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(vmi)
 		containers := ExpectExists(PodOf(vmi)).Spec.Containers
 		Expect(containers).To(HaveLen(2))
 		Expect(containers[1].Name).To(Equal(launcherpod.ConsoleLogContainer))

@@ -37,7 +37,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 			spec.Volumes = append(spec.Volumes, with.Obj().Spec.Volumes...)
 			spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, with.Obj().Spec.Domain.Devices.Disks...)
 		})
-		w.expectReconciled(vmi, append(slices.Repeat([]string{"create Pod"}, many-1), "patch VirtualMachineInstance/status")...)
+		w.ExpectBudget(vmi, append(slices.Repeat([]string{"create Pod"}, many-1), "patch VirtualMachineInstance/status")...)
 		Expect(HotpluggedVolume(vmi, names[0])).To(Equal("Pending FailedPvcNotFound: PVC data-00 not found"))
 		w.events.Take()
 		w.expectQuiet(vmi)
@@ -46,7 +46,7 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		for _, name := range names[1:6] {
 			w.setAttachment(vmi, name, PodIsReady)
 		}
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.ExpectBudget(vmi, "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
 		for i, name := range names[1:] {
 			Expect(vmistatus.IsAttachedToNode(vmistatus.FindVolume(&vmi.Status, name))).To(Equal(i < 5), name)
@@ -58,7 +58,11 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 			w.setAttachment(vmi, name, PodIsReady)
 		}
 		w.setAttachment(vmi, names[11], builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		ExpectExists(vmi)
+		for _, name := range names[1:11] {
+			Expect(vmistatus.IsAttachedToNode(vmistatus.FindVolume(&vmi.Status, name))).To(BeTrue(), name)
+		}
 		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			for i := range status.VolumeStatus {
 				if v := &status.VolumeStatus[i]; vmistatus.IsAttachedToNode(v) {
@@ -84,11 +88,11 @@ var _ = Describe("VirtualMachineInstance with many hotplugged volumes", func() {
 		for _, name := range names[1:] {
 			pods = append(pods, ExpectExists(AttachmentOf(vmi, name)))
 		}
-		w.expectReconciled(vmi, append(slices.Repeat([]string{"delete Pod"}, many-1), "patch VirtualMachineInstance/status")...)
+		w.ExpectBudget(vmi, append(slices.Repeat([]string{"delete Pod"}, many-1), "patch VirtualMachineInstance/status")...)
 		for _, pod := range pods {
 			ExpectGone(pod)
 		}
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		for _, name := range names {
 			Expect(HotpluggedVolume(vmi, name)).To(Equal("none"))
 		}

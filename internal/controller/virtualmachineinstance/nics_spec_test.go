@@ -53,7 +53,7 @@ var _ = Describe("VMI with other interfaces", func() {
 	It("requests a new network for its Pod, and migrates if nothing attaches it within 15 seconds", func() {
 		vmi := runs(corev1.ConditionTrue)
 		ChangeVMISpec(vmi, WithBlueNetwork)
-		result := w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		result := w.Step(vmi)
 		Expect(result.RequeueAfter).To(BeNumerically("<=", 15*time.Second))
 		Expect(result.RequeueAfter).To(BeNumerically(">", 10*time.Second))
 		Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue(networks,
@@ -62,13 +62,13 @@ var _ = Describe("VMI with other interfaces", func() {
 		w.expectQuiet(vmi)
 
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "the guest migrates"))
 		w.expectQuiet(vmi)
 
 		By("being attached after all")
 		multus(vmi, "eth0", blue)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 		w.expectQuiet(vmi)
 	})
@@ -76,9 +76,9 @@ var _ = Describe("VMI with other interfaces", func() {
 	It("says that it needs a restart if the guest does not migrate", func() {
 		vmi := runs(corev1.ConditionFalse)
 		ChangeVMISpec(vmi, WithBlueNetwork)
-		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 		w.expectQuiet(vmi)
 
@@ -86,31 +86,31 @@ var _ = Describe("VMI with other interfaces", func() {
 		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) {
 			s.Networks, s.Domain.Devices.Interfaces = s.Networks[:1], s.Domain.Devices.Interfaces[:1]
 		})
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 	})
 
 	It("migrates at once for another network of an interface that it has, or says that it needs a restart", func() {
 		vmi := runs(corev1.ConditionTrue)
 		ChangeVMISpec(vmi, WithBlueNetwork)
-		w.expectReconciled(vmi, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		multus(vmi, "eth0", blue)
 		ReportAsAgent(vmi, InGuest("default", "blue"))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 
 		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "red-net" })
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
 			"other networks for the interfaces blue: the guest migrates"))
 		w.expectQuiet(vmi)
 		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 
 		By("taking the change back")
 		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "blue-net" })
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 		w.expectQuiet(vmi)
 	})
@@ -125,15 +125,15 @@ var _ = Describe("VMI with other interfaces", func() {
 		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent })
 		w.expectQuiet(vmi)
 		ReportAsAgent(vmi, InGuest("default"))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "AutoMigrationPending", blue))
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", blue))
 
 		By("being detached")
 		multus(vmi, "eth0")
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(required))
 	})
 })

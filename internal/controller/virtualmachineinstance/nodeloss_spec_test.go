@@ -18,7 +18,6 @@ import (
 )
 
 var _ = Describe("A lost node", func() {
-	const patchStatus = "patch VirtualMachineInstance/status"
 	var (
 		w    *world
 		host *corev1.Node
@@ -34,7 +33,7 @@ var _ = Describe("A lost node", func() {
 
 	It("does not end its VMI, which reports how to take the node out of service", func() {
 		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
-		w.expectReconciled(vmi, patchStatus)
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
@@ -49,14 +48,14 @@ var _ = Describe("A lost node", func() {
 		delete(ExpectExists(host).Annotations, node.UnresponsiveAnnotation)
 		metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "true")
 		Expect(K8sClient.Update(ctx, host)).To(Succeed())
-		w.expectReconciled(vmi, patchStatus)
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
 		Expect(vmi.Status.Reason).To(BeEmpty())
 	})
 
 	It("is not lost while its kubelet responds, even with the taint", func() {
 		DeclareOutOfService(MakeUnresponsive(host.Name, corev1.ConditionTrue))
-		w.expectReconciled(vmi, patchStatus)
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonAgentSilent, "has no effect while the kubelet responds"))
 		w.events.Take()
@@ -71,15 +70,15 @@ var _ = Describe("A lost node", func() {
 
 	It("fails its VMI when it is declared out of service", func() {
 		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
-		w.expectReconciled(vmi, patchStatus)
+		w.Step(vmi)
 		DeclareOutOfService(host)
 		w.events.Take()
-		w.expectReconciled(vmi, "delete Pod", patchStatus)
+		w.Step(vmi)
 		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
 		ExpectGone(PodOf(vmi))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the VMI fails only when the Pod no longer exists")
 
-		w.expectReconciled(vmi, patchStatus)
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
@@ -90,29 +89,30 @@ var _ = Describe("A lost node", func() {
 	It("removes a deleted VMI when it is declared out of service", func() {
 		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		w.expectReconciled(vmi, "delete Pod", patchStatus)
+		w.Step(vmi)
 		Expect(ExpectExists(PodOf(vmi)).DeletionTimestamp).NotTo(BeNil())
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "It is shut down when the node is back"))
 		DeclareOutOfService(host)
-		w.expectReconciled(vmi, "delete Pod", patchStatus)
+		w.Step(vmi)
 		ExpectGone(PodOf(vmi))
-		w.expectReconciled(vmi, patchStatus)
+		w.Step(vmi)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		w.advance(ShownFor)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance")
+		w.Step(vmi)
 		ExpectGone(vmi)
 	})
 
 	It("does not end the VMI while the Pod cannot be deleted", func() {
 		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
 		DeclareOutOfService(host)
-		w.writes.Fail = func(request string) error {
+		w.Writes.Fail = func(request string) error {
 			if request == "delete Pod" {
 				return ErrInjected
 			}
 			return nil
 		}
-		_, err := w.reconcile(vmi)
+		_, err := w.Try(vmi)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		ExpectExists(PodOf(vmi))

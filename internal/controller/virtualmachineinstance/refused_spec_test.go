@@ -32,14 +32,14 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 	BeforeEach(func() {
 		w = newWorld()
 		vmi = w.create(builder.MakeVMI("vm"))
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		w.events.Take()
 	})
 	refuse := func() ctrl.Result {
 		GinkgoHelper()
 		first = SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.clock.SetTime(first.CreationTimestamp.Time)
-		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		result := w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reason, message))
 		Expect(w.events.Take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("created again"))))
@@ -52,39 +52,38 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		w.expectQuiet(vmi)
 
 		w.advance(pause)
-		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
 		Expect(ExpectExists(PodOf(vmi)).UID).NotTo(Equal(first.UID))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		w.assign(vmi, "node-1")
 	})
 
 	It("reports that it has no Pod before it deletes the one in its status", func() {
 		w.advance(10 * time.Second)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
+		ExpectExists(PodOf(vmi))
 
 		By("creating the next Pod after the controller stopped between the two Pods")
-		w.writes.Fail = func(request string) error {
+		w.Writes.Fail = func(request string) error {
 			if request == "create Pod" {
 				return ErrInjected
 			}
 			return nil
 		}
-		_, err := w.reconcile(vmi)
+		_, err := w.Try(vmi)
 		Expect(err).To(HaveOccurred())
 		ExpectGone(PodOf(vmi))
-		w.writes.Fail = nil
-		w.writes.Take()
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Writes.Fail = nil
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 	})
 
@@ -97,7 +96,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 				}
 			}
 			ExpectStatus(vmi)
-			return w.expectReconciled(ExpectExists(vmi)).RequeueAfter
+			return w.ExpectSteady(ExpectExists(vmi)).RequeueAfter
 		}
 		refuse()
 		Expect(ago(0)).To(Equal(2 * time.Second))
@@ -110,39 +109,37 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		controllerutil.AddFinalizer(first, "example.com/hold")
 		Expect(K8sClient.Update(ctx, first)).To(Succeed())
 		w.advance(pause)
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(vmi)
 		Expect(ExpectExists(first).DeletionTimestamp).NotTo(BeNil())
-		_, err = w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
-		w.writes.Take()
+		w.Step(vmi)
 		w.events.Take()
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 
 		first.Finalizers = nil
 		Expect(K8sClient.Update(ctx, first)).To(Succeed())
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		Expect(ExpectExists(PodOf(vmi)).UID).NotTo(Equal(first.UID))
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 	})
 
 	It("does not delete the next Pod with a stale cache that contains the refused one", func() {
 		pause := refuse().RequeueAfter
 		w.advance(pause)
-		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		next := ExpectExists(PodOf(vmi)).UID
+		Expect(next).NotTo(Equal(first.UID))
 		ExpectExists(vmi)
-		w.writes.Stale = first
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Writes.Stale = first
+		w.Step(vmi)
 		Expect(ExpectExists(PodOf(vmi)).UID).To(Equal(next))
 		Expect(ExpectExists(vmi).Status.Phase).NotTo(Equal(v1.Failed))
 	})
 
 	It("fails with its Pod if the Pod was assigned", func() {
-		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		w.assign(vmi, "node-1")
 		SetLauncherStatus(vmi, "", builder.MakePodStatus().Refused(reason, message))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(reason))
 	})
@@ -151,8 +148,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		refuse()
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		for range 2 {
-			_, err := w.reconcile(vmi)
-			Expect(err).NotTo(HaveOccurred())
+			w.Step(vmi)
 			w.advance(ShownFor)
 		}
 		ExpectGone(PodOf(vmi))

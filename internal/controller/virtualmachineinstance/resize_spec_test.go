@@ -34,7 +34,6 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, host)).To(Succeed()) })
 	})
 
-	const resizes = "patch Pod/resize"
 	// runs starts a guest with one socket and 1 GiB.
 	runs := func(b *builder.VMI) *v1.VirtualMachineInstance {
 		GinkgoHelper()
@@ -89,7 +88,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		Expect(ExpectExists(PodOf(vmi)).Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "1"), HaveKeyWithValue(resize.MemoryAnnotation, "1073741824")))
 
 		wants(vmi, 3, "2Gi")
-		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		// The agent grows the guest to the size in the Pod's annotations: before that, the Pod has to have the resources.
+		w.ExpectOrder(vmi, "patch Pod/resize", "patch Pod", "patch VirtualMachineInstance/status")
 		cpu, grown := requests(vmi)
 		Expect(cpu).To(Equal("300m"))
 		// The page tables for 1 GiB take 2 MiB, and a vCPU 3 MiB.
@@ -100,23 +100,23 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		w.expectQuiet(vmi)
 
 		has(vmi, 3, "1536Mi")
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(HaveNoCondition(cpus), HaveCondition(memory, corev1.ConditionTrue, "", "")))
 		ReportAsAgent(ExpectExists(vmi), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestRequested = ptr.To(resource.MustParse("2Gi")) })
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(memory, corev1.ConditionTrue, resize.ReasonGuest, "virtio_mem"))
 		has(vmi, 3, "2Gi")
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(HaveNoCondition(cpus), HaveNoCondition(memory)))
 		w.expectQuiet(vmi)
 
 		By("taking memory back")
 		wants(vmi, 3, "1Gi")
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		_, kept := requests(vmi)
 		Expect(kept).To(Equal(grown), "the guest has the memory")
 		has(vmi, 3, "1Gi")
-		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		_, shrunk := requests(vmi)
 		Expect(shrunk).To(Equal(before + 6))
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(memory))
@@ -133,7 +133,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		}
 		Expect(K8sClient.Update(ctx, guaranteed)).To(Succeed())
 		wants(guaranteed, 2, "1Gi")
-		w.expectReconciledInOrder(guaranteed, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(guaranteed)
 		pod := ExpectExists(PodOf(guaranteed))
 		Expect(pod.Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
 		Expect(pod.Spec.Containers[0].Resources.Limits.Cpu().String()).To(Equal("2"))
@@ -147,22 +147,24 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		})
 		limited := runs(builder.MakeVMI("b"))
 		wants(limited, 1, "2Gi")
-		w.expectReconciledInOrder(limited, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(limited)
 		Expect(ExpectExists(PodOf(limited)).Spec.Containers[0].Resources.Limits.Memory().Value()).To(BeEquivalentTo(3<<30 + 2<<20))
 
 		By("not exceeding what the namespace allows")
 		has(limited, 1, "2Gi")
-		w.expectReconciled(limited, "patch VirtualMachineInstance/status")
+		w.Step(limited)
 		wants(limited, 1, "4Gi")
-		result := w.expectReconciled(limited, resizes, "patch VirtualMachineInstance/status")
+		result := w.Step(limited)
 		Expect(result).NotTo(BeZero())
 		Expect(ExpectExists(limited)).To(HaveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
 		Expect(ExpectExists(PodOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
-		w.expectReconciled(limited, resizes)
+		reported := limited.ResourceVersion
+		Expect(w.Step(limited)).NotTo(BeZero(), "it is tried again")
+		Expect(ExpectExists(limited).ResourceVersion).To(Equal(reported))
 
 		By("taking the change back")
 		wants(limited, 1, "2Gi")
-		w.expectReconciled(limited, "patch VirtualMachineInstance/status")
+		w.Step(limited)
 		Expect(ExpectExists(limited)).To(HaveNoCondition(memory))
 	})
 
@@ -170,23 +172,25 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		vmi := runs(builder.MakeVMI("vm"))
 		cpuBefore, memoryBefore := requests(vmi)
 		wants(vmi, 2, "1Gi")
-		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		cpuGrown, _ := requests(vmi)
+		Expect(cpuGrown).NotTo(Equal(cpuBefore))
 		since := w.clock.Now()
 		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu", since)
-		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		result := w.Step(vmi)
 		Expect(result.RequeueAfter).To(BeNumerically("~", resize.Patience, 2*time.Second))
 		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonDeferred, "Node didn't have enough resource: cpu"))
-		w.expectReconciled(vmi)
+		w.ExpectSteady(vmi)
 
 		By("giving up after some time, because it cannot migrate")
 		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
 		w.advance(resize.Patience + time.Second)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
 			HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
 
 		wants(vmi, 1, "1Gi")
-		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		cpu, memory := requests(vmi)
 		Expect(cpu).To(Equal(cpuBefore))
 		Expect(memory).To(Equal(memoryBefore))
@@ -202,9 +206,9 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		vmi := runs(builder.MakeVMI("vm"))
 		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		wants(vmi, 2, "1Gi")
-		w.expectReconciledInOrder(vmi, resizes, "patch Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu", w.clock.Now())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(
 			HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonMigration, "Node didn't have enough capacity: cpu"),
 			HaveCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "Node didn't have enough capacity: cpu"),
@@ -213,7 +217,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 
 		By("not needing it any more")
 		kubelet(vmi, "", "", "", w.clock.Now())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
 	})
 
@@ -222,15 +226,17 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		host.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("150m")
 		Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
 		wants(vmi, 2, "1Gi")
-		w.expectReconciledInOrder(vmi, resizes, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
 	})
 
 	It("does not resize Pods whose CPUs are dedicated", func() {
 		vmi := runs(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: true} }))
+		before := ExpectExists(PodOf(vmi)).ResourceVersion
 		wants(vmi, 2, "1Gi")
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "dedicated CPUs"))
+		Expect(ExpectExists(PodOf(vmi)).ResourceVersion).To(Equal(before))
 		w.expectQuiet(vmi)
 	})
 
@@ -239,8 +245,7 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "node-1"}
 		ExpectStatus(vmi)
 		wants(vmi, 2, "1Gi")
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(vmi)
 		Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue(resize.SocketsAnnotation, "1"))
 	})
 })

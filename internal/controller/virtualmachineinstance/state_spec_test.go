@@ -34,7 +34,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	It("creates one claim that its VM owns, and a Pod that mounts it", func() {
 		class := NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		w.Step(vmi)
 		claim := StateClaimOf(vmi)
 		Expect(claim.Name).To(MatchRegexp(`^persistent-state-for-vm-[0-9a-f]{5}$`))
 		Expect(claim.Labels).To(HaveKeyWithValue("persistent-state-for", "vm"))
@@ -50,8 +50,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(StateClaimIn(pod)).To(Equal(claim.Name))
 		w.expectQuiet(vmi)
 
-		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		w.assign(vmi, "node-1")
 		w.events.Take()
 		Expect(ExpectExists(vmi).Status.VolumeStatus).To(ConsistOf(v1.VolumeStatus{
 			Name: claim.Name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
@@ -74,39 +73,40 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		status.SetResourceVersion(profile.GetResourceVersion())
 		Expect(K8sClient.Status().Update(ctx, status)).To(Succeed())
 		_, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		w.Step(vmi)
 		Expect(StateClaimOf(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
 	})
 
 	It("uses the same claim at the next start, and another one for a new VM of the name", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, first := w.ofVM()
-		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
+		w.Step(first)
 		claim := StateClaimOf(first)
 		w.removeVMI(first)
 		again := w.create(PersistentVMI().OwnedBy(vm))
-		w.expectReconciled(again, "create Pod")
+		w.Step(again)
 		Expect(StateClaimIn(ExpectExists(PodOf(again)))).To(Equal(claim.Name))
+		Expect(StateClaimOf(again).UID).To(Equal(claim.UID), "it is the only one")
 
 		w.removeVMI(again)
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		_, other := w.ofVM()
-		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
+		w.Step(other)
 		Expect(StateClaimIn(ExpectExists(PodOf(other)))).NotTo(Equal(claim.Name))
 	})
 
 	It("owns the claim if it has no VM", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vmi := w.create(PersistentVMI())
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		w.Step(vmi)
 		Expect(metav1.IsControlledBy(StateClaimOf(vmi), vmi)).To(BeTrue())
 	})
 
 	It("creates no second claim with a stale cache", func() {
 		NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
-		w.Client = blindList{w.writes}
+		w.Step(vmi)
+		w.Client = blindList{w.Writes}
 		w.events.Take()
 		w.expectQuiet(vmi)
 	})
@@ -115,9 +115,10 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, vmi := w.ofVM()
 		restored := w.restoredState("from-a-backup")
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("from-a-backup"))
-		w.expectReconciled(vmi, "patch PersistentVolumeClaim")
+		Expect(StateClaimOf(vmi).UID).To(Equal(restored.UID), "it is the only one")
+		w.Step(vmi)
 		Expect(metav1.IsControlledBy(ExpectExists(restored), vm)).To(BeTrue())
 		w.events.Take()
 		w.expectQuiet(vmi)
@@ -126,7 +127,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		w.removeVMI(vmi)
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		_, other := w.ofVM()
-		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
+		w.Step(other)
 		Expect(StateClaimIn(ExpectExists(PodOf(other)))).NotTo(Equal("from-a-backup"))
 	})
 
@@ -134,7 +135,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		func(change func(*corev1.PersistentVolumeClaim), without func(*v1.VirtualMachine)) {
 			vm, vmi := w.ofVM()
 			restored := w.restoredState("state", change)
-			w.expectReconciled(vmi, "create Pod")
+			w.Step(vmi)
 			Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("state"))
 			without(vm)
 			w.events.Take()
@@ -159,7 +160,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	It("uses a restored claim without changing it if it has no VM", func() {
 		vmi := w.create(PersistentVMI())
 		restored := w.restoredState("state")
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		w.events.Take()
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
@@ -170,7 +171,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		first := w.restoredState("a-backup")
 		w.restoredState("b-backup")
 		const message = "both have the persistent state of this VM: delete the one that you do not need"
-		_, err := w.reconcile(vmi)
+		_, err := w.Try(vmi)
 		Expect(err).To(MatchError(And(ContainSubstring("a-backup (created "), ContainSubstring("b-backup (created "),
 			ContainSubstring(message))))
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
@@ -178,20 +179,19 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		ExpectGone(PodOf(vmi))
 
 		Expect(K8sClient.Delete(ctx, first)).To(Succeed())
-		w.writes.Take()
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal("b-backup"))
 	})
 
 	It("prefers its VM's own claim to a restored one, with a warning", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		vm, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		w.Step(vmi)
 		own := StateClaimOf(vmi)
 		w.removeVMI(vmi)
 		restored := w.restoredState("a-backup")
 		vmi = w.create(PersistentVMI().OwnedBy(vm))
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(own.Name))
 		Expect(w.events.Take()).To(ContainElement(And(HavePrefix("Warning BackendStorageUnused: PersistentVolumeClaim a-backup (created "),
 			ContainSubstring("because the VM has "+own.Name))))
@@ -202,7 +202,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	It("waits until a claim with immediate binding is bound, with the reason", func() {
 		NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		claim := StateClaimOf(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "PersistentVolumeClaim "+w.ns+"/"+claim.Name))
@@ -213,19 +213,20 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 
 		claim.Status.Phase = corev1.ClaimLost
 		ExpectStatus(claim)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "has lost its PersistentVolume"))
 
 		claim.Status.Phase = corev1.ClaimBound
 		ExpectStatus(claim)
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
 	It("waits for a storage class, and uses the configured one", func() {
 		_, vmi := w.ofVM()
-		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		result := w.Step(vmi)
 		Expect(result).NotTo(BeZero())
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no default StorageClass"))
@@ -236,21 +237,23 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		config.VMStateStorageClass = "configured-" + w.ns
 		w.Config = FixedConfig{Config: config}
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "no StorageClass configured-"+w.ns))
+		ExpectGone(PodOf(vmi))
 
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(StateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
+		ExpectExists(PodOf(vmi))
 	})
 
 	It("requeues while the storage class of its claim is missing", func() {
 		class := NewStorageClass(storagev1.VolumeBindingImmediate, AsDefault)
 		_, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(K8sClient.Delete(ctx, class)).To(Succeed())
-		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		result := w.Step(vmi)
 		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "storage classes are not watched")
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "there is no StorageClass "+class.Name))
@@ -262,20 +265,20 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 			c.Annotations = map[string]string{"storageclass.kubevirt.io/is-default-virt-class": "true"}
 		})
 		_, vmi := w.ofVM()
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		w.Step(vmi)
 		Expect(StateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
 	})
 
 	DescribeTable("reports why the claim cannot be created, and retries", func(refusal error, message string) {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
 		_, vmi := w.ofVM()
-		w.writes.Fail = func(request string) error {
+		w.Writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
 				return refusal
 			}
 			return nil
 		}
-		_, err := w.reconcile(vmi)
+		_, err := w.Try(vmi)
 		Expect(err).To(MatchError(ContainSubstring(message)), "an error, so that it is retried")
 		Expect(err).NotTo(MatchError(reconcile.TerminalError(nil)))
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
@@ -283,9 +286,10 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
 		ExpectGone(PodOf(vmi))
 
-		w.writes.Take()
-		w.writes.Fail = nil
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
+		w.Writes.Fail = nil
+		w.Step(vmi)
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(StateClaimOf(vmi).Name))
+		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	},
 		Entry("because of a quota", apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x",
 			errors.New("exceeded quota: compute, requested: persistentvolumeclaims=1")), "exceeded quota"),
@@ -302,7 +306,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 			return PersistentVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Name = name }).OwnedBy(ExpectExists(vm))
 		}
 		vmi := w.create(named())
-		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		w.Step(vmi)
 		claims := &corev1.PersistentVolumeClaimList{}
 		Expect(K8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
 		Expect(claims.Items).To(HaveLen(1))
@@ -311,17 +315,23 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 
 		w.removeVMI(vmi)
 		vmi = w.create(named())
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name), "the next start finds the claim")
 	})
 
 	It("creates no claim for a VMI that cannot start, or without persistent state", func() {
 		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
-		w.expectReconciled(w.create(PersistentVMI().PVC("root", "missing")), "patch VirtualMachineInstance/status")
+		waiting := w.create(PersistentVMI().PVC("root", "missing"))
+		w.Step(waiting)
+		ExpectGone(PodOf(waiting))
 		other := w.create(builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true), Enabled: ptr.To(false)}
 		}))
-		w.expectReconciled(other, "create Pod")
+		w.Step(other)
+		ExpectExists(PodOf(other))
+		claims := &corev1.PersistentVolumeClaimList{}
+		Expect(K8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
+		Expect(claims.Items).To(BeEmpty())
 	})
 })
 

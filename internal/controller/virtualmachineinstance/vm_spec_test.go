@@ -23,11 +23,8 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 	It("has its VM's revision in the status when it is assigned", func() {
 		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
-		w.expectReconciled(vmi, "create Pod")
-		SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		w.Step(vmi)
+		w.assign(vmi, "node-1")
 		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
 	})
 
@@ -38,13 +35,13 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		}
 		w.Config = config
 		vmi := w.create(builder.MakeVMI("vm").Label("tier", "web").Annotation("acme.example/zone", "a"))
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		created := ExpectExists(PodOf(vmi))
 		vmi = ExpectExists(vmi)
 		vmi.Labels = map[string]string{"tier": "db", "other": "x", v1.AppLabel: "mine", v1.CreatedByLabel: "me"}
 		vmi.Annotations = map[string]string{"acme.example/rack": "b", "kubevirt.io/domain": "x"}
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-		w.expectReconciled(vmi, "patch Pod")
+		w.Step(vmi)
 		pod := ExpectExists(PodOf(vmi))
 		wantLabels, wantAnnotations := maps.Clone(created.Labels), maps.Clone(created.Annotations)
 		wantLabels["tier"] = "db"
@@ -59,11 +56,11 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 	It("copies the descheduler's annotation to the Pod, and removes it", func() {
 		const evict = "descheduler.alpha.kubernetes.io/evict"
 		vmi := w.create(builder.MakeVMI("vm").Annotation("note", "x"))
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		metav1.SetMetaDataAnnotation(&ExpectExists(vmi).ObjectMeta, evict, "true")
 		vmi.Annotations["note"] = "y"
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-		w.expectReconciled(vmi, "patch Pod")
+		w.Step(vmi)
 		pod := ExpectExists(PodOf(vmi))
 		Expect(pod.Annotations).To(And(HaveKeyWithValue(evict, "true"), HaveKeyWithValue("note", "x")))
 		w.events.Take()
@@ -71,7 +68,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 
 		delete(ExpectExists(vmi).Annotations, evict)
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-		w.expectReconciled(vmi, "patch Pod")
+		w.Step(vmi)
 		Expect(ExpectExists(PodOf(vmi)).Annotations).NotTo(HaveKey(evict))
 		w.expectQuiet(vmi)
 	})

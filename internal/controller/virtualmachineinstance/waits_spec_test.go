@@ -41,7 +41,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		config.Images.Launcher = "registry.example/virt-launcher:v1"
 		w.Config = FixedConfig{Config: config}
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"KubeVirtNotFound", "no KubeVirt object in namespace kubevirt"))
 		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
@@ -52,14 +52,15 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		ExpectCreated(builder.MakePVC("missing").Namespace(w.ns).Obj())
 		w.Config = installed
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		w.Step(vmi)
+		ExpectExists(PodOf(vmi))
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 	})
 
 	It("creates its Pod with the limits that a quota of its namespace requires, also if the quota is created later", func() {
 		vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
-		w.expectReconciled(other, "create Pod")
+		w.Step(other)
 		Expect(ExpectExists(PodOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
 
 		// The API server refuses Pods according to the status of a quota, which the cluster's quota controller writes.
@@ -77,7 +78,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		label := fmt.Sprintf(`{"metadata":{"labels":{%q:"1.5"}}}`, v1.AutoMemoryLimitsRatioLabel)
 		Expect(K8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
 		Eventually(func(g Gomega) { // until the API server's own cache has the quota
-			_, err := w.reconcile(vmi)
+			_, err := w.Try(vmi)
 			g.Expect(err).NotTo(HaveOccurred())
 		}).Should(Succeed())
 		pod := ExpectExists(PodOf(vmi))
@@ -108,7 +109,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			config.AutoCPULimitNamespaces = labels.SelectorFromSet(labels.Set{corev1.LabelMetadataName: name})
 			w.Config = FixedConfig{Config: config}
 			vmi := w.create(builder.MakeVMI("in-" + strconv.FormatBool(expected)))
-			w.expectReconciled(vmi, "create Pod")
+			w.Step(vmi)
 			_, limited := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
 			Expect(limited).To(Equal(expected))
 		}
@@ -118,7 +119,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.example/gpu"}}
 		}))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FieldNotImplemented", "spec.domain.devices.gpus: Forbidden"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
@@ -140,14 +141,14 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 		It("creates its Pod without the network's resources by default", func() {
 			vmi := attached()
-			w.expectReconciled(vmi, "create Pod")
+			w.Step(vmi)
 			Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
 		})
 
 		It("reports that Multus or the NetworkAttachmentDefinition is missing, and creates its Pod with the network's resource", func() {
 			readsNetworks()
 			vmi := attached()
-			result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			result := w.Step(vmi)
 			Expect(result).NotTo(BeZero())
 			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"NetworkAttachmentDefinitionNotFound", "the cluster has no such kind: install Multus"))
@@ -156,13 +157,13 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			ExpectGone(PodOf(vmi))
 
 			installMultus()
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"NetworkAttachmentDefinitionNotFound", "NetworkAttachmentDefinition "+w.ns+"/blue-net of network blue does not exist"))
 			w.events.Take()
 
 			ExpectCreated(attachmentDefinition(w.ns, "blue-net", "example.com/blue"))
-			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			resources := ExpectExists(PodOf(vmi)).Spec.Containers[0].Resources
 			Expect(resources.Requests).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
@@ -175,7 +176,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			vmi.Spec.Domain.Devices.Watchdog = &v1.Watchdog{Name: "dog", WatchdogDevice: v1.WatchdogDevice{
 				I6300ESB: &v1.I6300ESBWatchdog{Action: "bark"}}}
 		}))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ImpossibleSpec", "spec.domain.devices.watchdog.i6300esb.action: Invalid value"))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ImpossibleSpec: ")))
@@ -187,7 +188,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Annotations = map[string]string{v1.IgnitionAnnotation: "{}"}
 		}))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FieldNotImplemented", "metadata.annotations[kubevirt.io/ignitiondata]: Forbidden"))
 		w.events.Take()
@@ -202,19 +203,19 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		first := w.assigned(guest("first"))
 		Expect(first.Status.VSOCKCID).To(HaveValue(BeNumerically(">=", 3)))
 		second := w.create(guest("second"))
-		w.expectReconciled(second, "create Pod")
+		w.Step(second)
 		SetLauncherStatus(second, "node-1", builder.MakePodStatus().Running())
 		// Another VMI already has the CID that this one would get.
 		first = ExpectExists(first)
 		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
 		Expect(K8sClient.Status().Update(ctx, first)).To(Succeed())
-		w.expectReconciled(second, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		w.Step(second)
 		Expect(ExpectExists(second).Status.VSOCKCID).To(HaveValue(Equal(*first.Status.VSOCKCID + 1)))
 	})
 
 	It("does not need the KubeVirt object once its Pod exists", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
-		w.expectReconciled(vmi, "create Pod")
+		w.Step(vmi)
 		w.events.Take()
 		config := w.Config.Current()
 		config.KubeVirt = ""
@@ -228,7 +229,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		preparing := func() *v1.VirtualMachineInstance {
 			GinkgoHelper()
 			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
-			w.expectReconciled(vmi, "create Pod")
+			w.Step(vmi)
 			SetLauncherStatus(vmi, "node-1", creating())
 			w.events.Take()
 			return vmi
@@ -237,9 +238,9 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		It("copies the kubelet's message, and removes it when the sandbox exists", func() {
 			vmi := preparing()
 			CreatePodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
-			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
+			Expect(w.ExpectSteady(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
 			w.advance(10 * time.Second)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"FailedMount", `secret "nowhere" not found`))
 			Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
@@ -252,13 +253,11 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			pod := ExpectExists(PodOf(vmi))
 			pod.Status = status
 			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			w.expectQuiet(vmi)
 
-			SetLauncherStatus(vmi, "", builder.MakePodStatus().Running())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+			w.assign(vmi, "")
 		})
 
 		It("writes the message once for attempts within some minutes, and at once for another reason", func() {
@@ -269,7 +268,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 				return vmistatus.FindCondition(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceSynchronized).Message
 			}
 			CreatePodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			w.events.Take()
 			w.advance(time.Minute)
 			CreatePodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
@@ -277,13 +276,13 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			Expect(shown()).To(ContainSubstring("1a"))
 			w.advance(5 * time.Minute)
 			CreatePodEvent(vmi, w.clock.Now(), "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(shown()).To(ContainSubstring("3c"))
 			w.events.Take()
 
 			w.advance(time.Second)
 			CreatePodEvent(vmi, w.clock.Now(), "FailedMount", noSecret)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(shown()).To(ContainSubstring("nowhere"))
 			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
 			w.expectQuiet(vmi)
@@ -299,8 +298,9 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 				Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: noSecret,
 			})
 			w.advance(10 * time.Second)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status") // that it starts slowly
-			Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
+			w.Step(vmi)
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling), "it starts slowly")
+			Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		})
 	})
 
@@ -323,17 +323,17 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			heartbeat("true", time.Hour)
 			w.expectQuiet(vmi)
 			heartbeat("false", node.Timeout-time.Minute)
-			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically("~", time.Minute, time.Second))
+			Expect(w.ExpectSteady(vmi).RequeueAfter).To(BeNumerically("~", time.Minute, time.Second))
 
 			heartbeat("false", node.Timeout)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi).Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(vmi.Status.Phase).To(Equal(v1.Running))
 			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
 			w.expectQuiet(vmi)
 
 			heartbeat("true", 0)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi).Status.Reason).To(BeEmpty())
 			w.expectQuiet(vmi)
 		})
@@ -343,7 +343,7 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			ReportAsAgent(vmi, Running)
 			heartbeat("false", node.Timeout)
 			Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.Step(vmi)
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 			Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))

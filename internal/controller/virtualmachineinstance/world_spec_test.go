@@ -9,7 +9,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
@@ -20,18 +19,22 @@ import (
 // world is a VMI reconciler with the suite's API server and a fake clock.
 type world struct {
 	*virtualmachineinstance.Reconciler
-	writes *Writes
+	Steps
 	events *RecordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
 
 func newWorld() *world {
-	w := &world{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
-	w.Reconciler = &virtualmachineinstance.Reconciler{
-		Client: w.writes, APIReader: AsController, Recorder: w.events, AgentRecorder: w.events.Agent, Config: FixedConfig{Config: VMIConfig()}, Clock: w.clock,
-		Namespace: "kubevirt", DataVolumes: DataVolumes{},
+	w := &world{
+		Steps:  Steps{Writes: NewWrites()},
+		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
+	w.Reconciler = &virtualmachineinstance.Reconciler{
+		Client: w.Writes, APIReader: AsController, Recorder: w.events, AgentRecorder: w.events.Agent,
+		Config: FixedConfig{Config: VMIConfig()}, Clock: w.clock, Namespace: "kubevirt", DataVolumes: DataVolumes{},
+	}
+	w.Of = w.Reconciler
 	return w
 }
 
@@ -40,26 +43,10 @@ func (w *world) create(b *builder.VMI) *v1.VirtualMachineInstance {
 	return CreateVMI(w.ns, b)
 }
 
-func (w *world) reconcile(vmi *v1.VirtualMachineInstance) (ctrl.Result, error) {
-	return Reconcile(w.Reconciler, vmi)
-}
-
-// expectReconciled reconciles once and expects exactly these writes, in any order.
-func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...string) ctrl.Result {
-	GinkgoHelper()
-	return w.writes.ExpectReconciled(w.Reconciler, vmi, writes...)
-}
-
-// expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
-func (w *world) expectReconciledInOrder(vmi *v1.VirtualMachineInstance, writes ...string) {
-	GinkgoHelper()
-	w.writes.ExpectReconciledInOrder(w.Reconciler, vmi, writes...)
-}
-
 // expectQuiet reconciles once and expects neither a write nor an event.
 func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	w.expectReconciled(vmi)
+	w.ExpectSteady(vmi)
 	Expect(w.events.Take()).To(BeEmpty())
 }
 
@@ -75,9 +62,16 @@ func (w *world) assigned(b *builder.VMI) *v1.VirtualMachineInstance {
 func (w *world) assignedTo(host string, b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := w.create(b)
-	w.expectReconciled(vmi, "create Pod")
-	SetLauncherStatus(vmi, host, builder.MakePodStatus().Running())
-	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+	w.Step(vmi)
+	w.assign(vmi, host)
 	w.events.Take()
 	return ExpectExists(vmi)
+}
+
+// assign has the launcher Pod of a VMI run, on a node unless it has one, and reconciles the VMI until it is Scheduled.
+func (w *world) assign(vmi *v1.VirtualMachineInstance, host string) {
+	GinkgoHelper()
+	SetLauncherStatus(vmi, host, builder.MakePodStatus().Running())
+	w.Step(vmi)
+	Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 }
