@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -27,16 +26,16 @@ import (
 
 // drain is a node with guests, and the evacuation reconciler.
 type drain struct {
+	Steps
 	ns     string
 	node   *corev1.Node
-	writes *Writes
 	events *RecordedEvents
 	r      *evacuation.Reconciler
 }
 
 func newDrain(cordoned bool) *drain {
 	GinkgoHelper()
-	d := &drain{ns: NewNamespace(), writes: NewWrites(), events: &RecordedEvents{}}
+	d := &drain{Steps: Steps{Writes: NewWrites()}, ns: NewNamespace(), events: &RecordedEvents{}}
 	d.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drain-"}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
 	ExpectCreated(d.node)
 	DeferCleanup(func() {
@@ -44,8 +43,9 @@ func newDrain(cordoned bool) *drain {
 		Expect(K8sClient.Delete(ctx, d.node)).To(Succeed())
 	})
 	d.r = &evacuation.Reconciler{
-		Client: d.writes, APIReader: AsController, Recorder: d.events, Config: clusterconfig.NewStore(),
+		Client: d.Writes, APIReader: AsController, Recorder: d.events, Config: clusterconfig.NewStore(),
 	}
+	d.Of = d.r
 	return d
 }
 
@@ -68,13 +68,6 @@ func (d *drain) guest(name string, marked bool, changes ...func(*v1.VirtualMachi
 	}
 	ExpectStatus(vmi)
 	return vmi
-}
-
-func (d *drain) reconcile() ctrl.Result {
-	GinkgoHelper()
-	result, err := Reconcile(d.r, d.node)
-	Expect(err).NotTo(HaveOccurred())
-	return result
 }
 
 // migrations returns the migrations that are not final, by the name of their VMI.
@@ -128,7 +121,7 @@ var _ = Describe("Evacuation", func() {
 			metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, "descheduler")
 		})
 		d.guest("bystander", false)
-		Expect(d.reconcile()).To(BeZero())
+		Expect(d.Step(d.node)).To(BeZero())
 		found := d.migrations()
 		Expect(found).To(HaveLen(2))
 		m := found[vmi.Name]
@@ -139,9 +132,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(found[later.Name].Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemMaintenance)))
 		Expect(d.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name))
 
-		d.writes.Take()
-		Expect(d.reconcile()).To(BeZero())
-		Expect(d.writes.Take()).To(BeEmpty(), "a second reconciliation writes nothing")
+		Expect(d.ExpectSteady(d.node)).To(BeZero())
 	})
 
 	It("evacuates all guests of a node within the limits", func() {
@@ -152,13 +143,13 @@ var _ = Describe("Evacuation", func() {
 		left := 7
 		for round := 0; left > 0; round++ {
 			Expect(round).To(BeNumerically("<", 10))
-			d.reconcile()
+			d.Step(d.node)
 			found := d.migrations()
 			Expect(found).To(HaveLen(min(2, left)), "two at the same time from one node")
 			for _, m := range found {
 				d.move(m, v1.MigrationRunning)
 			}
-			result := d.reconcile()
+			result := d.Step(d.node)
 			Expect(d.migrations()).To(HaveLen(min(2, left)))
 			Expect(result.RequeueAfter).To(BeNumerically(">=", time.Second*time.Duration(min(1, left-2))), "it requeues while guests wait")
 			for _, m := range found {
@@ -166,9 +157,7 @@ var _ = Describe("Evacuation", func() {
 				left--
 			}
 		}
-		d.writes.Take()
-		Expect(d.reconcile()).To(BeZero())
-		Expect(d.writes.Take()).To(BeEmpty())
+		Expect(d.ExpectSteady(d.node)).To(BeZero())
 	})
 
 	It("counts the migrations of other nodes against the cluster's limit", func() {
@@ -185,18 +174,18 @@ var _ = Describe("Evacuation", func() {
 			d.move(m, v1.MigrationRunning)
 			running = append(running, m)
 		}
-		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
+		Expect(d.Step(d.node).RequeueAfter).NotTo(BeZero())
 		Expect(d.migrations()).NotTo(HaveKey("vm"))
 		d.move(running[0], v1.MigrationSucceeded)
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).To(HaveKey("vm"))
 
 		By("but not those of guests whose node is lost")
 		d.guest("another", true)
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).NotTo(HaveKey("another"))
 		LoseNode(others[1])
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).To(HaveKey("another"))
 	})
 
@@ -210,11 +199,11 @@ var _ = Describe("Evacuation", func() {
 			ExpectCreated(m)
 			d.move(m, v1.MigrationRunning)
 		}
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrationOf("vm")).To(BeNil())
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		ExpectGone(vmi)
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrationOf("vm")).NotTo(BeNil())
 	})
 
@@ -230,9 +219,9 @@ var _ = Describe("Evacuation", func() {
 		}
 		d.guest("vm-0", true)
 		d.guest("vm-1", true)
-		Expect(d.reconcile().RequeueAfter).NotTo(BeZero(), "it requeues while guests wait")
+		Expect(d.Step(d.node).RequeueAfter).NotTo(BeZero(), "it requeues while guests wait")
 		Expect(d.migrations()).To(HaveLen(1))
-		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
+		Expect(d.Step(d.node).RequeueAfter).NotTo(BeZero())
 		Expect(d.migrations()).To(HaveLen(1), "the others wait for slots")
 	})
 
@@ -241,9 +230,9 @@ var _ = Describe("Evacuation", func() {
 		for i := range 4 {
 			d.guest(fmt.Sprintf("vm-%d", i), true)
 		}
-		d.writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
+		d.Writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
 		for range 3 {
-			d.reconcile()
+			d.Step(d.node)
 		}
 		Expect(d.migrations()).To(HaveLen(2))
 	})
@@ -253,10 +242,10 @@ var _ = Describe("Evacuation", func() {
 		vmi := d.guest("vm", true)
 		list := &v1.VirtualMachineInstanceList{}
 		Expect(K8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
-		d.writes.StaleList = list
+		d.Writes.StaleList = list
 		eviction.Unmark(&vmi.Status)
 		ExpectStatus(vmi)
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).To(BeEmpty())
 	})
 
@@ -269,14 +258,14 @@ var _ = Describe("Evacuation", func() {
 			ExpectCreated(pod)
 		}
 		d.r.Config = limits(9)
-		d.reconcile()
+		d.Step(d.node)
 		d.move(d.migrations()["runs"], v1.MigrationRunning)
 		d.move(d.migrations()["waits"], v1.MigrationPending)
 
 		d.node.Spec.Unschedulable = false
 		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
 		d.events.Take()
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("runs")))
 		Expect(ExpectExists(waits).Status.EvacuationNodeName).To(BeEmpty())
 		Expect(ExpectExists(idle).Status.EvacuationNodeName).To(BeEmpty())
@@ -286,7 +275,7 @@ var _ = Describe("Evacuation", func() {
 
 		d.move(d.migrations()["runs"], v1.MigrationFailed)
 		for range 3 {
-			d.reconcile()
+			d.Step(d.node)
 		}
 		Expect(d.migrations()).To(BeEmpty(), "a failed migration is not retried")
 		Expect(ExpectExists(runs).Status.EvacuationNodeName).To(BeEmpty())
@@ -300,8 +289,8 @@ var _ = Describe("Evacuation", func() {
 		ExpectCreated(pod)
 		behind := d.node.DeepCopy()
 		behind.Spec.Unschedulable = false
-		d.writes.Stale = behind
-		d.reconcile()
+		d.Writes.Stale = behind
+		d.Step(d.node)
 		Expect(d.migrations()).To(HaveKey("vm"))
 	})
 
@@ -310,7 +299,7 @@ var _ = Describe("Evacuation", func() {
 		vmi := d.guest("vm", true)
 		names := map[string]bool{}
 		for range 3 {
-			d.reconcile()
+			d.Step(d.node)
 			m := d.migrations()["vm"]
 			Expect(names).NotTo(HaveKey(m.Name))
 			names[m.Name] = true
@@ -318,7 +307,7 @@ var _ = Describe("Evacuation", func() {
 		}
 		d.node.Spec.Unschedulable = false
 		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).To(BeEmpty())
 		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
 	})
@@ -329,11 +318,11 @@ var _ = Describe("Evacuation", func() {
 		stuck := d.guest("stuck", false)
 		stuck.Status.Conditions[0].Status, stuck.Status.Conditions[0].Message = corev1.ConditionFalse, "cannot migrate VMI: why"
 		ExpectStatus(stuck)
-		d.reconcile()
+		d.Step(d.node)
 		Expect(d.migrations()).To(BeEmpty())
 		d.node.Spec.Taints = []corev1.Taint{{Key: "kubevirt.io/drain", Effect: corev1.TaintEffectNoSchedule}}
 		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
-		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
+		Expect(d.Step(d.node).RequeueAfter).NotTo(BeZero())
 		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("vm")))
 		Expect(d.events.Take()).To(ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
 	})
@@ -341,8 +330,8 @@ var _ = Describe("Evacuation", func() {
 	It("records an event when a migration cannot be created", func() {
 		d := newDrain(true)
 		d.guest("vm", true)
-		d.writes.Fail = func(string) error { return ErrInjected }
-		_, err := Reconcile(d.r, d.node)
+		d.Writes.Fail = func(string) error { return ErrInjected }
+		_, err := d.Try(d.node)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(d.events.Take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating a Migration: ")))
 	})

@@ -163,10 +163,10 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.complete()
 		a.act()
 		m.remove(PodOf(vmi))
-		m.writes.Stale = behind
-		Expect(Reconcile(m.vmis, vmi)).To(HaveField("Requeue", BeTrue()))
+		m.vmis.Writes.Stale = behind
+		Expect(m.vmis.Step(vmi)).To(HaveField("Requeue", BeTrue()))
 		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
-		m.writes.Stale = nil
+		m.vmis.Writes.Stale = nil
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
@@ -271,7 +271,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m.clock.SetTime(m.clock.Now().Add(ShownFor))
 		m.reconcileAll(vmim)
 		ExpectGone(vmi)
-		m.reconcileOnce(vmim)
+		m.Step(vmim)
 		ExpectGone(vmim)
 	})
 
@@ -303,7 +303,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	It("is deleted when its VMI is gone", func() {
 		m := newMigrations()
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.reconcileOnce(vmim)
+		m.Step(vmim)
 		ExpectGone(vmim)
 	})
 
@@ -316,7 +316,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
 		vmim.Finalizers = nil
 		Expect(K8sClient.Patch(ctx, vmim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-		m.reconcileOnce(vmim)
+		m.Step(vmim)
 		ExpectGone(target)
 	})
 

@@ -60,18 +60,20 @@ var _ = Describe("Pending migrations", Serial, func() {
 		m := newMigrations()
 		vmims := m.requestMany(12, 3)
 		for _, vmim := range vmims {
-			m.reconcileOnce(vmim)
+			m.Step(vmim)
 		}
 		for range 2 {
 			for _, vmim := range slices.Backward(vmims) {
 				// The cache contains no other migration: according to it, each has a free slot.
-				m.cache.StaleList = &v1.VirtualMachineInstanceMigrationList{Items: []v1.VirtualMachineInstanceMigration{*ExpectExists(vmim)}}
-				m.reconcileOnce(vmim)
+				m.Writes.StaleList = &v1.VirtualMachineInstanceMigrationList{
+					Items: []v1.VirtualMachineInstanceMigration{*ExpectExists(vmim)},
+				}
+				m.Step(vmim)
 			}
 		}
-		m.cache.StaleList = nil
+		m.Writes.StaleList = nil
 		for _, vmim := range vmims {
-			m.reconcileOnce(vmim)
+			m.Step(vmim)
 		}
 		Expect(started(vmims)).To(HaveLen(5))
 		Expect(started(vmims)).To(Equal([]string{"vm-00", "vm-01", "vm-02", "vm-03", "vm-04"}))
@@ -152,7 +154,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 		ExpectGone(vmi)
 		before := ExpectExists(kept).DeepCopy()
-		m.reconcileOnce(kept)
+		m.Step(kept)
 		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling), "the migration must be in a phase that takes a slot")
 		Expect(virtualmachineinstancemigration.FreesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "the others are not enqueued")
 		m.reconcileAll(vmims[waiting])
@@ -169,7 +171,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool {
 			return !slices.Contains(started(vmims), vmim.Name)
 		})
-		wait := m.reconcileOnce(vmims[waiting]).RequeueAfter
+		wait := m.Step(vmims[waiting]).RequeueAfter
 		Expect(wait).To(BeNumerically(">", 0))
 		Expect(started(vmims)).To(HaveLen(5))
 		m.clock.SetTime(m.clock.Now().Add(wait))
@@ -207,7 +209,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 			vmims = append(vmims, m.request(b))
 		}
 		for _, vmim := range vmims {
-			m.reconcileOnce(vmim) // to Pending
+			m.Step(vmim) // to Pending
 		}
 		m.reconcileAll(vmims...)
 		Expect(started(vmims)).To(Equal([]string{"vm-2", "vm-3"}))
@@ -230,14 +232,14 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmi := m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		full := true
-		m.cache.Fail = func(request string) error {
+		m.Writes.Fail = func(request string) error {
 			if full && request == "create Pod" {
 				return apierrors.NewForbidden(corev1.Resource("pods"), "x", fmt.Errorf("exceeded quota: small, requested: memory=1Gi, used: memory=1Gi, limited: memory=1Gi"))
 			}
 			return nil
 		}
 		for range 3 {
-			m.reconcileOnce(vmim)
+			m.Step(vmim)
 		}
 		quota := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
 		Expect(ExpectExists(vmim)).To(haveMigrationCondition(quota, "exceeded quota: small"))
@@ -258,8 +260,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		m.reconcileAll(failed)
 		Expect(ExpectExists(failed).Status.Phase).To(Equal(v1.MigrationFailed))
 		next := m.request(builder.MakeMigration("second", "vm").Annotation(v1.EvacuationMigrationAnnotation, "a"))
-		m.reconcileOnce(next)
-		Expect(m.reconcileOnce(next).RequeueAfter).To(BeNumerically("~", 20*time.Second, time.Second))
+		m.Step(next)
+		Expect(m.Step(next).RequeueAfter).To(BeNumerically("~", 20*time.Second, time.Second))
 		ExpectGone(m.target(vmi, next))
 		m.clock.SetTime(m.clock.Now().Add(21 * time.Second))
 		m.reconcileAll(next)
@@ -318,7 +320,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 			m.setPodStatus(target, "", status)
 			created := ExpectExists(target).CreationTimestamp.Time
 			m.clock.SetTime(created.Add(timeout - time.Second))
-			Expect(m.reconcileOnce(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
+			Expect(m.Step(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
 			Expect(IsDeleted(target)).To(BeFalse())
 			m.clock.SetTime(created.Add(timeout))
 			m.reconcileAll(vmim)
@@ -409,8 +411,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		before := ExpectExists(vmi).DeepCopy()
 		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
-		m.cache.Stale = before
-		m.reconcileOnce(vmim)
+		m.Writes.Stale = before
+		m.Step(vmim)
 		Expect(IsDeleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
@@ -423,9 +425,9 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		target := m.target(vmi, vmim)
 		m.setPodStatus(target, "", builder.MakePodStatus().Unschedulable("as it was"))
-		m.cache.Stale = before
+		m.Writes.Stale = before
 		m.clock.SetTime(m.clock.Now().Add(time.Hour))
-		m.reconcileOnce(vmim)
+		m.Step(vmim)
 		Expect(IsDeleted(target)).To(BeFalse())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	})
@@ -443,7 +445,7 @@ var _ = Describe("Pending migrations", Serial, func() {
 		a.complete()
 		a.act()
 		// The VMI's reconciler would remove the condition, because nothing of the VMI has changed.
-		m.reconcileOnce(vmim)
+		m.Step(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 		m.setPodStatus(m.target(vmi, vmim), "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.remove(PodOf(vmi))

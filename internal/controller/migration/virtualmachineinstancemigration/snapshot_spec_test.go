@@ -65,7 +65,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 	It("waits no longer than until the deadline", func() {
 		intend(freeze.Open, frozen())
 		m.reconcileAll(vmim)
-		wait := m.reconcileOnce(vmim).RequeueAfter
+		wait := m.Step(vmim).RequeueAfter
 		Expect(wait).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
 		m.clock.SetTime(m.clock.Now().Add(wait))
 		m.reconcileAll(vmim)
@@ -116,7 +116,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 		attach("target")
 		ExpectGone(m.target(vmi, vmim))
 		Expect(blocked()).To(HaveField("Reason", "UtilityVolumesPresent"))
-		wait := m.reconcileOnce(vmim).RequeueAfter
+		wait := m.Step(vmim).RequeueAfter
 		Expect(wait).To(And(BeNumerically(">", 2*time.Minute), BeNumerically("<=", 150*time.Second)))
 		By("not counting the time of a backup")
 		intent := &backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm", Volumes: []string{"root"}}
@@ -140,7 +140,7 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 		vmi = other
 		vmim = m.request(builder.MakeMigration("in-vain", "other"))
 		attach("target")
-		wait = m.reconcileOnce(vmim).RequeueAfter
+		wait = m.Step(vmim).RequeueAfter
 		m.clock.SetTime(m.clock.Now().Add(wait))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))

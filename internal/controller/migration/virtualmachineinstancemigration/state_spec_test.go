@@ -39,7 +39,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		ExpectCreated(vm)
 		vm = ExpectExists(vm)
 		vmi = CreateVMI(m.ns, PersistentVMI().OwnedBy(vm))
-		m.ofVMIs().ExpectBudget(vmi, "create PersistentVolumeClaim", "create Pod")
+		m.vmis.Step(vmi)
 		m.runLauncher(vmi, m.node("a"))
 		ReportAsAgent(vmi, Running)
 		first = StateClaimOf(vmi)
@@ -66,14 +66,12 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 			Expect(K8sClient.Delete(ctx, fresh)).To(Succeed())
 		}
 		for range 3 {
-			_, err := Reconcile(m.vmis, vmi)
-			Expect(err).NotTo(HaveOccurred())
+			m.vmis.Step(vmi)
 			m.clock.SetTime(m.clock.Now().Add(ShownFor))
 		}
 		ExpectGone(vmi)
 		next := CreateVMI(m.ns, PersistentVMI().OwnedBy(vm))
-		_, err := Reconcile(m.vmis, next)
-		Expect(err).NotTo(HaveOccurred())
+		m.vmis.Step(next)
 		return StateClaimIn(ExpectExists(PodOf(next)))
 	}
 	end := func(pod *corev1.Pod, outcome string) {
@@ -197,8 +195,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		Expect(gone(claim)).To(BeFalse())
 		a.complete()
 		a.act()
-		_, err := Reconcile(m.vmis, vmi)
-		Expect(err).NotTo(HaveOccurred())
+		m.vmis.Step(vmi)
 		Expect(ExpectExists(claim).Labels).To(HaveKeyWithValue(v1.PersistentStateLabel, "vm"))
 		Expect(gone(first)).To(BeTrue())
 	})
@@ -211,18 +208,18 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 
 	It("keeps the VMI while the claims cannot be written", func() {
 		claim := endedUnobserved()
-		m.writes.Fail = func(request string) error {
+		m.vmis.Writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "patch PersistentVolumeClaim") {
 				return apierrors.NewInternalError(errors.New("not now"))
 			}
 			return nil
 		}
 		for range 3 {
-			_, _ = Reconcile(m.vmis, vmi)
+			_, _ = m.vmis.Try(vmi)
 		}
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(gone(first)).To(BeFalse(), "the other claim is not the VM's yet")
-		m.writes.Fail = nil
+		m.vmis.Writes.Fail = nil
 		Expect(nextUses()).To(Equal(claim.Name))
 	})
 
@@ -259,14 +256,13 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		m.remove(source)
 		again := m.request(builder.MakeMigration("again", "vm"))
 		for range 3 {
-			m.reconcileOnce(vmim)
-			m.reconcileOnce(again)
+			m.Step(vmim)
+			m.Step(again)
 		}
 		ExpectGone(m.target(ExpectExists(vmi), again))
 		Expect(ExpectExists(again).Status.Phase).To(Equal(v1.MigrationPending))
 		claim := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmi.Status.MigrationState.TargetPersistentStatePVCName}})
-		_, err := Reconcile(m.vmis, vmi)
-		Expect(err).NotTo(HaveOccurred())
+		m.vmis.Step(vmi)
 		Expect(m.reconciler.OfState(ctx, ExpectExists(claim))).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
 		m.reconcileAll(again)
 		Expect(second(again).Name).NotTo(Or(Equal(first.Name), Equal(claim.Name)))
@@ -294,7 +290,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 	})
 
 	It("waits while a quota for claims is exceeded", func() {
-		m.cache.Fail = func(request string) error {
+		m.Writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
 				return apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x", errors.New("exceeded quota: compute"))
 			}
@@ -302,11 +298,11 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		}
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		for range 3 {
-			m.reconcileOnce(vmim)
+			m.Step(vmim)
 		}
 		Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, "exceeded quota"))
 		ExpectGone(m.target(vmi, vmim))
-		m.cache.Fail = nil
+		m.Writes.Fail = nil
 		m.reconcileAll(vmim)
 		second(vmim)
 	})

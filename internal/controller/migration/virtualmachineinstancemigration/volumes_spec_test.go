@@ -176,7 +176,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		})
 
 		It("waits no longer than a minute", func() {
-			wait := m.reconcileOnce(vmim).RequeueAfter
+			wait := m.Step(vmim).RequeueAfter
 			Expect(wait).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
 			Expect(assigned()).To(BeFalse())
 			m.clock.SetTime(m.clock.Now().Add(wait))

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -37,15 +36,17 @@ const (
 // migrations are the reconcilers of migrations and of VMIs on the suite's API server, with a fake clock. A migration goes
 // on when both have written in turn, so these specs cannot do without the reconciler of VMIs.
 type migrations struct {
+	// Steps are those of migrations.
+	Steps
 	reconciler *virtualmachineinstancemigration.Reconciler
 	recorded   *RecordedEvents
-	// cache is the client of the migrations' reconciler.
-	cache *Writes
-	// vmis is the reconciler of VMIs, and writes is its client.
-	vmis   *virtualmachineinstance.Reconciler
-	writes *Writes
-	clock  *clocktesting.FakePassiveClock
-	ns     string
+	// vmis is the reconciler of VMIs.
+	vmis struct {
+		Steps
+		*virtualmachineinstance.Reconciler
+	}
+	clock *clocktesting.FakePassiveClock
+	ns    string
 }
 
 func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
@@ -54,16 +55,18 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 		change(&config)
 	}
 	m := &migrations{
-		recorded: &RecordedEvents{}, cache: NewWrites(), writes: NewWrites(),
+		Steps: Steps{Writes: NewWrites()}, recorded: &RecordedEvents{},
 		clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
-	m.vmis = &virtualmachineinstance.Reconciler{
-		Client: m.writes, APIReader: AsController, Recorder: &RecordedEvents{}, AgentRecorder: (&RecordedEvents{}).Agent,
+	m.vmis.Writes = NewWrites()
+	m.vmis.Reconciler = &virtualmachineinstance.Reconciler{
+		Client: m.vmis.Writes, APIReader: AsController, Recorder: &RecordedEvents{}, AgentRecorder: (&RecordedEvents{}).Agent,
 		Config: FixedConfig{Config: config}, Clock: m.clock, Namespace: "kubevirt", DataVolumes: DataVolumes{},
 	}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, APIReader: AsController, Recorder: m.recorded, Config: FixedConfig{Config: config}, Clock: m.clock,
+		Client: m.Writes, APIReader: AsController, Recorder: m.recorded, Config: FixedConfig{Config: config}, Clock: m.clock,
 	}
+	m.Of, m.vmis.Of = m.reconciler, m.vmis.Reconciler
 	return m
 }
 
@@ -79,14 +82,11 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	return ExpectExists(vmi)
 }
 
-// ofVMIs steps the reconciler of VMIs.
-func (m *migrations) ofVMIs() *Steps { return &Steps{Of: m.vmis, Writes: m.writes} }
-
 // assignedTo creates a VMI and reconciles it until it is Scheduled on a node.
 func (m *migrations) assignedTo(node string, b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := CreateVMI(m.ns, b)
-	m.ofVMIs().ExpectBudget(vmi, "create Pod")
+	m.vmis.Step(vmi)
 	m.runLauncher(vmi, node)
 	return ExpectExists(vmi)
 }
@@ -95,7 +95,8 @@ func (m *migrations) assignedTo(node string, b *builder.VMI) *v1.VirtualMachineI
 func (m *migrations) runLauncher(vmi *v1.VirtualMachineInstance, node string) {
 	GinkgoHelper()
 	SetLauncherStatus(vmi, node, builder.MakePodStatus().Running())
-	m.ofVMIs().ExpectBudget(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+	m.vmis.Step(vmi)
+	Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 }
 
 // host creates a node with a host CPU model.
@@ -133,27 +134,20 @@ func (m *migrations) requestMany(guests, nodes int, changes ...func(*builder.Mig
 func (m *migrations) reconcileAll(vmims ...*v1.VirtualMachineInstanceMigration) {
 	GinkgoHelper()
 	for range 20 {
-		m.writes.Take()
-		m.cache.Take()
+		m.vmis.Writes.Take()
+		m.Writes.Take()
 		for _, vmim := range vmims {
 			vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmim.Spec.VMIName}}
-			_, err := Reconcile(m.vmis, vmi)
+			_, err := m.vmis.Try(vmi)
 			Expect(err).NotTo(HaveOccurred())
-			m.reconcileOnce(vmim)
+			_, err = m.Try(vmim)
+			Expect(err).NotTo(HaveOccurred())
 		}
-		if len(m.writes.Take())+len(m.cache.Take()) == 0 {
+		if len(m.vmis.Writes.Take())+len(m.Writes.Take()) == 0 {
 			return
 		}
 	}
 	Fail("the reconcilers write without end")
-}
-
-// reconcileOnce runs the migration reconciler once.
-func (m *migrations) reconcileOnce(vmim *v1.VirtualMachineInstanceMigration) ctrl.Result {
-	GinkgoHelper()
-	result, err := Reconcile(m.reconciler, vmim)
-	Expect(err).NotTo(HaveOccurred())
-	return result
 }
 
 // target returns the target's Pod of a migration.

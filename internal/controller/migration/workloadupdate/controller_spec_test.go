@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -34,10 +33,10 @@ const (
 // upgrade is an installation whose launcher image has just changed. Its reconciler sees the objects of its own namespace only, as the
 // specs of this suite share an API server.
 type upgrade struct {
+	Steps
 	ns     string
 	node   string
 	kv     *v1.KubeVirt
-	writes *Writes
 	events *RecordedEvents
 	clock  *adjustable
 	r      *workloadupdate.Reconciler
@@ -67,7 +66,10 @@ func (n namespaced) List(c context.Context, list client.ObjectList, options ...c
 
 func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &RecordedEvents{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
+	u := &upgrade{
+		Steps: Steps{Writes: NewWrites()}, ns: NewInstallNamespace(), events: &RecordedEvents{},
+		clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2",
+	}
 	u.node = u.ns + "-node-1"
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -95,9 +97,11 @@ func (u *upgrade) configure() {
 	}))
 	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
 	u.r = &workloadupdate.Reconciler{
-		Client: namespaced{u.writes, u.ns}, APIReader: AsController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
+		Client: namespaced{u.Writes, u.ns}, APIReader: AsController, Recorder: u.events, Config: store,
+		Namespace: u.ns, Clock: u.clock,
 		DeploymentID: func(*v1.KubeVirt) (string, error) { return u.deployment, nil },
 	}
+	u.Of = u.r
 }
 
 // rolledOut writes the status of the KubeVirt reconciler for a completed rollout.
@@ -158,26 +162,6 @@ func (u *upgrade) phase(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualM
 	ExpectStatus(m)
 }
 
-func (u *upgrade) reconcile() ctrl.Result {
-	GinkgoHelper()
-	result, err := Reconcile(u.r, u.kv)
-	Expect(err).NotTo(HaveOccurred())
-	return result
-}
-
-// settle reconciles until nothing is written.
-func (u *upgrade) settle() ctrl.Result {
-	GinkgoHelper()
-	for range 5 {
-		u.writes.Take()
-		if result := u.reconcile(); len(u.writes.Take()) == 0 {
-			return result
-		}
-	}
-	Fail("the reconciler writes without end")
-	return ctrl.Result{}
-}
-
 func (u *upgrade) migrations() []v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
@@ -217,7 +201,7 @@ func (u *upgrade) sevenGuests() {
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		u.guest(name, true)
 	}
-	u.settle()
+	u.Settle(u.kv)
 	Expect(u.active()).To(HaveLen(5))
 }
 
@@ -225,7 +209,7 @@ var _ = Describe("Workload updates", func() {
 	It("label and count guests with an older launcher, and migrate none without an update method", func() {
 		u := newUpgrade()
 		vmi := u.guest("vm", true)
-		Expect(u.settle()).To(BeZero())
+		Expect(u.Settle(u.kv)).To(BeZero())
 		Expect(ExpectExists(vmi).Labels).To(HaveKeyWithValue(v1.OutdatedLauncherImageLabel, ""))
 		Expect(u.count()).To(HaveValue(Equal(1)))
 		Expect(u.migrations()).To(BeEmpty())
@@ -233,7 +217,7 @@ var _ = Describe("Workload updates", func() {
 
 		vmi.Status.LauncherContainerImageVersion = newLauncher
 		ExpectStatus(vmi)
-		Expect(u.settle()).To(BeZero())
+		Expect(u.Settle(u.kv)).To(BeZero())
 		Expect(ExpectExists(vmi).Labels).NotTo(HaveKey(v1.OutdatedLauncherImageLabel))
 		Expect(u.count()).To(HaveValue(Equal(0)))
 	})
@@ -253,7 +237,7 @@ var _ = Describe("Workload updates", func() {
 			Expect(u.count()).To(HaveValue(Equal(left)))
 			u.moved(&active[0])
 			left--
-			Expect(u.settle()).To(BeZero(), "no polling")
+			Expect(u.Settle(u.kv)).To(BeZero(), "no polling")
 		}
 		Expect(u.count()).To(HaveValue(Equal(0)))
 		Expect(u.migrations()).To(HaveLen(7), "one for each guest")
@@ -264,25 +248,25 @@ var _ = Describe("Workload updates", func() {
 		u.sevenGuests()
 		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace, Name: u.active()[0].Spec.VMIName}})
 		LoseNode(lost)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.active()).To(HaveLen(6))
 	})
 
 	It("create no second migration with a stale cache, and none for a guest that has just migrated", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		vmi := u.guest("vm", true)
-		u.writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
+		u.Writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
 		for range 3 {
-			u.reconcile()
+			u.Step(u.kv)
 		}
 		Expect(u.migrations()).To(HaveLen(1))
 
 		behind := &v1.VirtualMachineInstanceList{}
 		Expect(K8sClient.List(ctx, behind, client.InNamespace(u.ns))).To(Succeed())
-		u.writes.StaleList = nil
+		u.Writes.StaleList = nil
 		u.moved(&u.active()[0])
-		u.writes.StaleList = behind
-		u.reconcile()
+		u.Writes.StaleList = behind
+		u.Step(u.kv)
 		Expect(u.migrations()).To(HaveLen(1))
 		Expect(ExpectExists(vmi).Status.LauncherContainerImageVersion).To(Equal(newLauncher))
 	})
@@ -291,41 +275,41 @@ var _ = Describe("Workload updates", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.rolledOut("deployment-1")
 		u.guest("vm", true)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.count()).To(HaveValue(Equal(1)))
 		Expect(u.migrations()).To(BeEmpty())
 		u.deployment = "deployment-3"
 		u.rolledOut("deployment-2")
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.migrations()).To(BeEmpty(), "the status is that of the previous virt-controller")
 		u.deployment = "deployment-2"
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.migrations()).To(HaveLen(1))
 	})
 
 	It("back off for a guest whose migration failed, and do not delay the others", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.guest("bad", true)
-		u.settle()
+		u.Settle(u.kv)
 		u.phase(&u.active()[0], v1.MigrationFailed)
 		u.guest("good", true)
-		Expect(u.settle().RequeueAfter).To(BeNumerically("~", 20*time.Second, 2*time.Second))
+		Expect(u.Settle(u.kv).RequeueAfter).To(BeNumerically("~", 20*time.Second, 2*time.Second))
 		Expect(u.active()).To(HaveLen(1))
 		Expect(u.active()[0].Spec.VMIName).To(Equal("good"))
 		u.clock.Time = u.clock.Add(21 * time.Second)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.active()).To(HaveLen(2))
 	})
 
 	It("delete migrations when the image is reverted", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		vmi := u.guest("vm", true)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.active()).To(HaveLen(1))
 		ExpectExists(vmi)
 		vmi.Status.LauncherContainerImageVersion = newLauncher
 		ExpectStatus(vmi)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.active()).To(BeEmpty())
 		Expect(u.events.Take()).To(ContainElement("Normal SuccessfulChangeAbortion: Aborted change for vmi: vm"))
 	})
@@ -350,17 +334,17 @@ var _ = Describe("Workload updates", func() {
 			}
 			return n
 		}
-		result := u.reconcile()
+		result := u.Step(u.kv)
 		Expect(left()).To(Equal(1))
 		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
 		Expect(strings.Join(u.events.Take(), "\n")).To(ContainSubstring(
 			"Normal SuccessfulEvict: Initiated eviction of VMI as part of automated workload update"))
 		u.configure() // Another virt-controller is elected.
 		u.clock.Time = u.clock.Add(10 * time.Second)
-		Expect(u.settle().RequeueAfter).To(Equal(20 * time.Second))
+		Expect(u.Settle(u.kv).RequeueAfter).To(Equal(20 * time.Second))
 		Expect(left()).To(Equal(1))
 		u.clock.Time = u.clock.Add(20 * time.Second)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(left()).To(Equal(0))
 		Expect(u.migrations()).To(BeEmpty())
 	})
@@ -378,28 +362,28 @@ var _ = Describe("Workload updates", func() {
 		pod.Status.Phase = corev1.PodRunning
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		ExpectStatus(pod)
-		Expect(u.reconcile().RequeueAfter).To(Equal(time.Minute))
+		Expect(u.Step(u.kv).RequeueAfter).To(Equal(time.Minute))
 		Expect(IsDeleted(pod)).To(BeFalse())
 		Expect(strings.Join(u.events.Take(), "\n")).To(ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.events.Take()).To(BeEmpty(), "not again within the interval")
 		Expect(K8sClient.Delete(ctx, budget)).To(Succeed())
 		u.clock.Time = u.clock.Add(time.Minute)
-		u.reconcile()
+		u.Step(u.kv)
 		Expect(IsDeleted(pod)).To(BeTrue())
 	})
 
 	It("evict no guest if the batch cannot be recorded", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
 		pod := u.pod(u.guest("vm", false))
-		u.writes.Fail = func(request string) error {
+		u.Writes.Fail = func(request string) error {
 			if request == "patch KubeVirt" {
 				return ErrInjected
 			}
 			return nil
 		}
 		u.clock.Time = u.clock.Add(time.Hour)
-		_, err := Reconcile(u.r, u.kv)
+		_, err := u.Try(u.kv)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(IsDeleted(pod)).To(BeFalse())
 	})
@@ -408,20 +392,20 @@ var _ = Describe("Workload updates", func() {
 		u := newUpgrade()
 		Expect(u.condition()).To(Equal("none"))
 		u.guest("good", true)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.condition()).To(HavePrefix("True AllMigratable: "))
 		u.guest("bad", false)
 		u.guest("pinned", true, func(vmi *v1.VirtualMachineInstance) { vmi.Spec.NodeSelector = map[string]string{"disk": "fast"} })
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.condition()).To(And(HavePrefix("False SomeNotMigratable: "),
 			ContainSubstring(u.ns+"/bad (DisksNotLiveMigratable: claim data is not shared)"), ContainSubstring(u.ns+"/pinned (NodeSelector: "),
 			Not(ContainSubstring("/good"))))
 		before := u.condition()
 		u.guest("worse", false)
-		Expect(u.settle().RequeueAfter).NotTo(BeZero(), "frequent changes of the message are delayed")
+		Expect(u.Settle(u.kv).RequeueAfter).NotTo(BeZero(), "frequent changes of the message are delayed")
 		Expect(u.condition()).To(Equal(before))
 		u.clock.Time = u.clock.Add(15 * time.Second)
-		u.settle()
+		u.Settle(u.kv)
 		Expect(u.condition()).To(ContainSubstring(u.ns + "/worse"))
 	})
 
@@ -430,9 +414,7 @@ var _ = Describe("Workload updates", func() {
 		u.guest("vm", true)
 		second := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "second"}}
 		ExpectCreated(second)
-		_, err := Reconcile(u.r, second)
-		Expect(err).NotTo(HaveOccurred())
+		u.ExpectSteady(second)
 		Expect(u.migrations()).To(BeEmpty())
-		Expect(u.writes.Take()).To(BeEmpty())
 	})
 })
