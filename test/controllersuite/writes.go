@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -141,23 +140,6 @@ func (w *Writes) ExpectWritten(requests ...string) {
 func (w *Writes) ExpectWrittenInOrder(requests ...string) {
 	GinkgoHelper()
 	Expect(w.Take()).To(Equal(requests))
-}
-
-// ExpectReconciled reconciles an object once and expects exactly these requests, in any order.
-func (w *Writes) ExpectReconciled(r reconcile.Reconciler, object client.Object, requests ...string) reconcile.Result {
-	GinkgoHelper()
-	result, err := Reconcile(r, object)
-	Expect(err).NotTo(HaveOccurred())
-	w.ExpectWritten(requests...)
-	return result
-}
-
-// ExpectReconciledInOrder reconciles an object once and expects exactly these requests, in this order.
-func (w *Writes) ExpectReconciledInOrder(r reconcile.Reconciler, object client.Object, requests ...string) {
-	GinkgoHelper()
-	_, err := Reconcile(r, object)
-	Expect(err).NotTo(HaveOccurred())
-	w.ExpectWrittenInOrder(requests...)
 }
 
 // ErrInjected is the error with which tests make requests fail.
