@@ -27,7 +27,7 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 		// The workers that list the metadata of a namespace: those of pools, replica sets, clones, backups, and VMIs that backups have
 		// abandoned, those of VMIs, which look for the state claim, and the one that admits migrations, which lists whole ones afterwards.
 		// A page is in memory encoded and decoded.
-		listing, listingWhole, copies = 5*3+10+1, 1, 2
+		listing, listingWhole, copies = 5*3 + 10 + 1, 1, 2
 		// large is how many objects of a mebibyte fit beside all that. SECURITY.md names the number.
 		large = 250
 	)

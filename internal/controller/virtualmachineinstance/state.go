@@ -97,7 +97,7 @@ func (s *scope) readStateClaimOfPod(ctx context.Context) error {
 	return s.adoptStateClaim(ctx)
 }
 
-// adoptStateClaim makes the VM the owner of the claim that its Pod uses if the claim belongs to nobody, as after a restore by
+// adoptStateClaim makes the VM the owner of the claim that its Pod uses if the claim has no owner, as after a restore by
 // another tool. Otherwise it would outlive the VM, and a later VM of the name would get this one's TPM.
 func (s *scope) adoptStateClaim(ctx context.Context) error {
 	owner := vmistatus.VMOf(s.vmi)
@@ -119,7 +119,7 @@ func (s *scope) adoptStateClaim(ctx context.Context) error {
 	return nil
 }
 
-// isAbandoned reports whether a claim has the state of this VM and belongs to nobody. One that a VirtualMachineRestore has left
+// isAbandoned reports whether a claim has the state of this VM and has no owner. One that a VirtualMachineRestore has left
 // without an owner does not: its volumeOwnershipPolicy is None.
 func isAbandoned(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInstance) bool {
 	return hasState(claim, vmi) && len(claim.OwnerReferences) == 0 && claim.DeletionTimestamp == nil &&
