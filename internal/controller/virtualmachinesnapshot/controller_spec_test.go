@@ -36,10 +36,30 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	var w *snapshots
 	BeforeEach(func() { w = newSnapshots() })
 
+	It("is written once by each step that it takes, and once more by each change of its VolumeSnapshots", func() {
+		w.vm()
+		of := w.request("snap")
+		// The finalizer of the snapshot comes first: with it, a snapshot that is deleted unlocks the VM. The VM is locked
+		// before it is stored in the content, so that the stored one is that of which the disks are taken. Of the lock, the
+		// VM's status comes first, because it says to which snapshot the finalizer belongs.
+		w.ExpectOrder(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.contents.ExpectBudget(ContentOf(of), createVolumeSnap, patchContentStatus)
+		w.ExpectBudget(of, patchSnapshotStatus)
+		w.report(of, "root", false)
+		w.contents.ExpectBudget(ContentOf(of), patchContentStatus)
+		// Of the lock, the VM's status goes last, for the same reason. Whoever waits for the snapshot finds the VM unlocked.
+		w.ExpectOrder(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		w.report(of, "root", true)
+		w.contents.ExpectBudget(ContentOf(of), patchContentStatus)
+		w.ExpectBudget(of, patchSnapshotStatus)
+		w.ExpectSteady(of)
+		w.contents.ExpectSteady(ContentOf(of))
+	})
+
 	It("is taken while the VM is locked, becomes ready, and follows its VolumeSnapshots", func() {
 		vm := w.vm()
 		of := w.request("snap")
-		result := w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		result := w.Step(of)
 		Expect(result.RequeueAfter).To(BeNumerically("~", 5*time.Minute, time.Minute), "the deadline")
 		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulVirtualMachineSnapshotContentCreate: " +
 			"Successfully created VirtualMachineSnapshotContent " + ContentOf(of).Name))
@@ -48,38 +68,39 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		content := ExpectExists(ContentOf(of))
 		Expect(content.Spec.VolumeBackups).To(HaveLen(1))
 		Expect(content.Spec.Source.VirtualMachine.Name).To(Equal("vm"))
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate: ")))
-		w.expectContentReconciled(of)
+		w.contents.ExpectSteady(ContentOf(of))
 		made := ExpectExists(VolumeSnapshotOf(of, "root"))
 		Expect(made.Spec.VolumeSnapshotClassName).To(HaveValue(Equal(w.ns)))
 		Expect(metav1.IsControlledBy(made, ExpectExists(ContentOf(of)))).To(BeTrue())
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.Step(of)
+		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes))
 		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 
 		w.report(of, "root", false)
-		w.expectContentReconciled(of, patchContentStatus)
-		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		w.contents.Step(ContentOf(of))
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotTaken))
 		Expect(of.Status.SnapshotVolumes.IncludedVolumes).To(ConsistOf("root"))
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
-		w.settle(of)
+		w.settleBoth(of)
 
 		w.report(of, "root", true)
-		w.expectContentReconciled(of, patchContentStatus)
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.contents.Step(ContentOf(of))
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady))
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
-		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
-		w.expectContentReconciled(of)
+		Expect(w.ExpectSteady(of).RequeueAfter).To(BeZero())
+		w.contents.ExpectSteady(ContentOf(of))
 
 		Expect(K8sClient.Delete(ctx, ExpectExists(VolumeSnapshotOf(of, "root")))).To(Succeed())
-		w.expectContentReconciled(of, patchContentStatus)
-		w.expectContentReconciled(of)
+		w.contents.Step(ContentOf(of))
+		w.contents.ExpectSteady(ContentOf(of))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning VolumeSnapshotMissing: ")))
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal("Succeeded; Progressing=False In error state; Ready=False Not ready"))
 	})
 
@@ -88,11 +109,14 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			vm := w.vm()
 			prepare(vm, ExpectExists(builder.MakePVC("root").Namespace(w.ns).Obj()))
 			of := w.request("snap")
-			result := w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+			result := w.Step(of)
 			Expect(result.RequeueAfter).To(Equal(5 * time.Second))
 			Expect(DescribeSnapshot(of)).To(Equal("InProgress; Progressing=False Source not locked " +
 				strings.ReplaceAll(reason, "NS", w.ns) + "; Ready=False Not ready"))
-			w.expectReconciled(of)
+			Expect(of.Finalizers).To(HaveLen(1))
+			Expect(ExpectExists(vm).Finalizers).To(BeEmpty())
+			ExpectGone(ContentOf(of))
+			w.ExpectSteady(of)
 		},
 		Entry("no claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
 			claim.Finalizers = nil
@@ -137,13 +161,13 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		launcher.Labels = map[string]string{v1.AppLabel: launcherpod.AppLabelValue}
 		ExpectCreated(launcher)
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
-		w.expectReconciled(of)
+		w.Step(of)
+		w.ExpectSteady(of)
 		Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		Expect(*lists).To(BeZero())
 		launcher.Status.Phase = corev1.PodSucceeded
 		Expect(K8sClient.Status().Update(ctx, launcher)).To(Succeed())
-		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.lock(of)
 		Expect(*lists).To(Equal(1))
 	})
 
@@ -155,43 +179,41 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		first, second := w.request("first"), w.request("second")
 		for range 3 {
 			for _, of := range []*vmSnapshot{first, second} {
-				_, err := w.Reconcile(ctx, RequestOf(of))
-				Expect(err).NotTo(HaveOccurred())
+				w.Step(of)
 				Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 			}
 		}
 		Expect(*lists).To(Equal(1))
 		Expect(K8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
-		w.writes.Take()
-		w.expectReconciled(first)
+		w.ExpectSteady(first)
 		Expect(*lists).To(Equal(1))
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
-		w.expectReconciled(first, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.lock(first)
 		Expect(*lists).To(Equal(2))
 		By("a Pod that is created when none was found")
-		w.settle(first)
+		w.settleBoth(first)
 		w.report(first, "root", true)
-		w.settle(first)
+		w.settleBoth(first)
 		ExpectCreated(PodWithClaim(w.ns, "another", "root"))
 		w.clock.SetTime(w.clock.Now().Add(claimusers.MaxProofAge))
-		w.expectReconciled(second)
+		w.ExpectSteady(second)
 		Expect(DescribeSnapshot(second)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		Expect(*lists).To(Equal(3))
 	})
 
 	It("waits for a VM that does not exist, and takes a VM that was created again", func() {
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal("InProgress; Progressing=False Source does not exist; Ready=False Not ready"))
 		vm := w.vm(func(vm *v1.VirtualMachine) { vm.Finalizers = []string{"example.com/keep"} })
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
-		w.expectReconciled(of) // A VM that is being deleted cannot be locked.
+		w.ExpectSteady(of) // A VM that is being deleted cannot be locked.
 		vm = ExpectExists(vm)
 		vm.Finalizers = nil
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		again := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Obj()
 		ExpectCreated(again)
-		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.lock(of)
 		Expect(ExpectExists(of).Status.SourceUID).To(HaveValue(Equal(again.UID)))
 	})
 
@@ -199,7 +221,7 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		w.VolumeSnapshots, w.contents.VolumeSnapshots = VolumeSnapshots{Absent: true}, VolumeSnapshots{Absent: true}
 		w.vm()
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + "; PartialSnapshot"))
 		Expect(of.Status.SnapshotVolumes.ExcludedVolumes).To(ConsistOf("root"))
 	})
@@ -207,45 +229,48 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 	It("reports that VolumeSnapshots have been uninstalled, and goes on when they are there again", func() {
 		w.vm()
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.lock(of)
 		w.contents.VolumeSnapshots = VolumeSnapshots{Absent: true}
-		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
-		w.expectReconciled(of, patchSnapshotStatus)
+		Expect(w.contents.Step(ContentOf(of)).RequeueAfter).To(Equal(5 * time.Second))
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal("InProgress; Progressing=False In error state; Ready=False Not ready"))
 		Expect(of.Status.Error.Message).To(HaveValue(ContainSubstring("install Kubernetes' external-snapshotter")))
 		w.contents.VolumeSnapshots = VolumeSnapshots{}
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.take(of)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes))
 	})
 
 	It("fails after its deadline, and unlocks the VM when the content is gone", func() {
 		vm := w.vm()
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: time.Minute} })
-		w.settle(of)
+		w.settleBoth(of)
 		w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
-		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotFailed))
 		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
-		w.expectContentReconciled(of, patchContent)
+		w.contents.Step(ContentOf(of))
 		ExpectGone(ContentOf(of))
-		w.expectReconciled(of, patchVM, patchVMStatus)
+		w.Step(of)
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
-		Expect(w.expectReconciled(of).RequeueAfter).To(BeZero())
+		Expect(w.ExpectSteady(of).RequeueAfter).To(BeZero())
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotFailed))
 	})
 
 	It("does not fail if its content is complete, whatever the cache shows", func() {
-		w.vm()
+		vm := w.vm()
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		stale := ExpectExists(ContentOf(of)).DeepCopy()
 		w.report(of, "root", true)
-		w.expectContentReconciled(of, patchContentStatus)
-		w.writes.Stale = stale
+		w.contents.Step(ContentOf(of))
+		w.Writes.Stale = stale
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
-		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady))
+		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
+		Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(stale), stale)).To(Succeed())
+		Expect(stale.DeletionTimestamp).To(BeNil())
 	})
 
 	It("uses no content that belongs to another snapshot, and fails", func() {
@@ -254,14 +279,13 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		forged := ContentOf(of)
 		forged.Spec.VirtualMachineSnapshotName = ptr.To("other")
 		ExpectCreated(forged)
-		_, err := w.Reconcile(ctx, RequestOf(of))
+		_, err := w.Try(of)
 		Expect(err).To(MatchError(ContainSubstring("exists and belongs to another snapshot: delete it")))
-		_, err = w.contents.Reconcile(ctx, RequestOf(forged))
-		Expect(err).NotTo(HaveOccurred())
+		w.contents.Step(forged)
 		ExpectGone(VolumeSnapshotOf(of, "root"))
 		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotFailed))
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		ExpectExists(forged)
@@ -279,8 +303,9 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			})
 		}
 		ExpectCreated(forged)
-		w.expectContentReconciled(of, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		Expect(ExpectExists(forged).Status.Error.Message).To(HaveValue(HaveSuffix("has 300 volumes, and a VirtualMachine has at most 257")))
+		ExpectGone(&csi.VolumeSnapshot{ObjectMeta: metaOf(w.ns, "v0")})
 	})
 
 	It("uses no ControllerRevision that is not its own copy", func() {
@@ -301,21 +326,20 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		other.OwnerReferences, same.OwnerReferences = []metav1.OwnerReference{owner}, []metav1.OwnerReference{owner}
 		for _, found := range []*appsv1.ControllerRevision{foreign, other} {
 			ExpectCreated(found)
-			_, err := w.Reconcile(ctx, RequestOf(of))
+			_, err := w.Try(of)
 			Expect(err).To(MatchError(ContainSubstring("exists and is not this snapshot's copy of vm-small-1: delete it")))
 			ExpectGone(ContentOf(of))
 			Expect(K8sClient.Delete(ctx, found)).To(Succeed())
 		}
 		ExpectCreated(same)
-		_, err := w.Reconcile(ctx, RequestOf(of))
-		Expect(err).NotTo(HaveOccurred())
+		w.Step(of)
 		ExpectExists(ContentOf(of))
 	})
 
 	It("waits for ever with a deadline of 0", func() {
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{} })
 		w.clock.SetTime(w.clock.Now().Add(24 * time.Hour))
-		Expect(w.expectReconciled(of, patchSnapshot, patchSnapshotStatus).RequeueAfter).To(BeZero())
+		Expect(w.Step(of).RequeueAfter).To(BeZero())
 		Expect(ExpectExists(of).Status.Phase).To(Equal(snapshotv1beta1.InProgress))
 	})
 })

@@ -25,19 +25,17 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 	BeforeEach(func() { w = newSnapshots() })
 
 	// Each prepares a snapshot up to a point.
-	locked := func(of *vmSnapshot) {
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-	}
-	requested := func(of *vmSnapshot) { w.settle(of) }
+	locked := func(of *vmSnapshot) { w.lock(of) }
+	requested := func(of *vmSnapshot) { w.settleBoth(of) }
 	ready := func(of *vmSnapshot) {
-		w.settle(of)
+		w.settleBoth(of)
 		w.report(of, "root", true)
-		w.settle(of)
+		w.settleBoth(of)
 	}
 	failed := func(of *vmSnapshot) {
-		w.settle(of)
+		w.settleBoth(of)
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
-		w.settle(of)
+		w.settleBoth(of)
 	}
 	DescribeTable("leaves the VM unlocked",
 		func(prepare func(*vmSnapshot), change func(*vmSnapshot), kept bool) {
@@ -45,7 +43,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			of := w.request("snap", change)
 			prepare(of)
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-			w.settle(of)
+			w.settleBoth(of)
 			ExpectGone(of)
 			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 			if !kept {
@@ -65,7 +63,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			vm := ExpectExists(&v1.VirtualMachine{ObjectMeta: metaOf(w.ns, "vm")})
 			vm.Status.SnapshotInProgress = ptr.To("other")
 			ExpectStatus(vm)
-			w.settle(of)
+			w.settleBoth(of)
 			vm.Status.SnapshotInProgress = nil
 			ExpectStatus(vm)
 		}, func(*vmSnapshot) {}, false),
@@ -74,14 +72,16 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 	It("keeps the VM locked until its content is gone", func() {
 		vm := w.vm()
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		w.expectReconciled(of, deleteContent, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(HavePrefix("Deleting; Progressing=False VM snapshot is deleting"))
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
-		w.expectContentReconciled(of, patchContent)
-		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshot)
+		w.contents.Step(ContentOf(of))
+		ExpectGone(ContentOf(of))
+		// The snapshot's finalizer is removed last: until then, a failure to unlock the VM is followed by another attempt.
+		w.ExpectOrder(of, patchVM, patchVMStatus, patchSnapshot)
 		ExpectGone(of)
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
@@ -90,10 +90,10 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 		vm := w.vm()
 		stale := ExpectExists(vm).DeepCopy()
 		of := w.request("snap")
-		w.settle(of)
-		w.writes.Stale = stale
+		w.settleBoth(of)
+		w.Writes.Stale = stale
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		w.settle(of)
+		w.settleBoth(of)
 		ExpectGone(of)
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
@@ -101,24 +101,24 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 	It("unlocks a VM whose snapshot was removed by force", func() {
 		vm := w.vm()
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		ExpectExists(of).Finalizers = nil
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
 	It("unlocks a VM whose snapshot was removed by force and created again for another VM", func() {
 		vm := w.vm()
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		ExpectExists(of).Finalizers = nil
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		Expect(IsLockedForSnapshot(vm)).To(BeTrue())
 		again := w.request("snap", func(s *vmSnapshot) { s.Spec.Source.Name = "other" })
-		w.settle(again)
+		w.settleBoth(again)
 		Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 	})
 
@@ -128,7 +128,7 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			for fail := 1; ; fail++ {
 				of := w.request("snap")
 				count, injected := 0, false
-				w.writes.Fail = func(string) error {
+				w.Writes.Fail = func(string) error {
 					if count++; count == fail {
 						injected = true
 						return ErrInjected
@@ -136,11 +136,11 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 					return nil
 				}
 				run(of)
-				w.writes.Fail = nil
+				w.Writes.Fail = nil
 				expect(of)
 				Expect(IsLockedForSnapshot(vm)).To(BeFalse(), "write %d failed", fail)
 				Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, of))).To(Succeed())
-				w.settle(of)
+				w.settleBoth(of)
 				ExpectGone(of)
 				if !injected {
 					Expect(fail).To(BeNumerically(">", 8))
@@ -149,14 +149,14 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 			}
 		},
 		Entry("when it is taken", func(of *vmSnapshot) {
-			w.settle(of)
+			w.settleBoth(of)
 			w.report(of, "root", true)
-			w.settle(of)
+			w.settleBoth(of)
 		}, func(of *vmSnapshot) { Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady)) }),
 		Entry("when it is deleted", func(of *vmSnapshot) {
-			w.settle(of)
+			w.settleBoth(of)
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-			w.settle(of)
+			w.settleBoth(of)
 		}, func(of *vmSnapshot) {
 			ExpectGone(of)
 			ExpectGone(ContentOf(of))
@@ -166,13 +166,12 @@ var _ = Describe("VirtualMachineSnapshot that is deleted", func() {
 	It("is not deleted from under a reconciliation that reads a stale snapshot", func() {
 		w.vm()
 		of := w.request("snap")
-		w.settle(of)
-		w.writes.Stale = ExpectExists(of).DeepCopy()
+		w.settleBoth(of)
+		w.Writes.Stale = ExpectExists(of).DeepCopy()
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		_, err := w.Reconcile(ctx, RequestOf(of))
-		Expect(err).NotTo(HaveOccurred())
-		w.writes.Stale = nil
-		w.settle(of)
+		w.Step(of)
+		w.Writes.Stale = nil
+		w.settleBoth(of)
 		ExpectGone(of)
 	})
 })

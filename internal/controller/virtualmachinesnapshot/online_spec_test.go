@@ -52,9 +52,10 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	begin := func(vmi *v1.VirtualMachineInstance) *vmSnapshot {
 		GinkgoHelper()
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus) // The first write is a dry run.
+		w.lock(of)
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
+		ExpectGone(VolumeSnapshotOf(of, "root"))
 		w.events.Take()
 		return of
 	}
@@ -67,24 +68,26 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("is taken while the guest is frozen, and waits for the agent's word that it was kept", func() {
 		vmi := w.guest(vm, withAgent)
 		of := begin(vmi)
-		w.expectContentReconciled(of) // The guest is not frozen yet.
+		w.contents.ExpectSteady(ContentOf(of)) // The guest is not frozen yet.
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
-		w.expectContentReconciled(of)
+		w.take(of)
+		w.contents.ExpectSteady(ContentOf(of))
 		w.report(of, "root", true)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeRelease))
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))
-		w.expectContentReconciled(of)
+		w.contents.ExpectSteady(ContentOf(of))
 
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
-		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
-		Expect(intent(vmi)).To(BeNil(), "other freezes of the guest wait for it")
-		w.expectReconciled(of, patchVM, patchVMStatus, patchSnapshotStatus)
+		// The content stores how the freeze ended before the intent is removed: other freezes of the guest wait for that, and
+		// their records replace this one.
+		w.contents.ExpectOrder(ContentOf(of), patchContent, patchVMIStatus, patchContentStatus)
+		Expect(intent(vmi)).To(BeNil())
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
 		Expect(of.Status.SourceIndications[0].Message).To(HaveSuffix("frozen for 2s."))
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulVolumeSnapshotCreate")))
 	})
 
@@ -92,24 +95,24 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		vmi := w.guest(vm, withAgent)
 		of := begin(vmi)
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.take(of)
 		w.report(of, "root", true)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
-		w.writes.Fail = func(request string) error {
+		w.Writes.Fail = func(request string) error {
 			if request == patchContentStatus {
 				return errors.New("the API server is away")
 			}
 			return nil
 		}
-		_, err := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
+		_, err := w.contents.Try(ContentOf(of))
 		Expect(err).To(HaveOccurred())
-		w.writes.Fail = nil
+		w.Writes.Fail = nil
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
 		vmi.Status.SnapshotFreeze = &v1.SnapshotFreeze{ID: "backup", Deadline: metav1.Now()}
 		vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "backup", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
 		Expect(K8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
 		Expect(intent(vmi)).To(HaveField("ID", "backup"))
 	})
@@ -118,13 +121,13 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		vmi := w.guest(vm, withAgent)
 		of := begin(vmi)
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.take(of)
 		w.report(of, "root", true)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		record(vmi, v1.SnapshotFreezeThawed, thawed(true))
-		w.expectContentReconciled(of, patchContent, patchVMIStatus, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
 	})
 
@@ -133,9 +136,9 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			vmi := w.guest(vm, withAgent)
 			of := begin(vmi)
 			fault(of, vmi)
-			w.settle(of)
+			w.settleBoth(of)
 			w.report(of, "root", true)
-			w.settle(of)
+			w.settleBoth(of)
 			Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent + "; QuiesceTimeout"))
 			Expect(of.Status.SourceIndications[2].Message).To(HavePrefix(problem))
 			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
@@ -145,7 +148,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		}, "The guest refused. "),
 		Entry("the guest thawed by itself", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+			w.take(of)
 			record(vmi, v1.SnapshotFreezeThawed, thawed(false))
 		}, "The guest's file systems were not frozen until"),
 		Entry("the agent does not respond until the freeze's deadline", func(_ *vmSnapshot, vmi *v1.VirtualMachineInstance) {
@@ -156,19 +159,20 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		}, "The guest ended while"),
 		Entry("a VolumeSnapshot is refused while the guest is frozen", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-			w.writes.Fail = func(request string) error {
+			w.Writes.Fail = func(request string) error {
 				if request == createVolumeSnap {
 					return apierrors.NewBadRequest("denied by a webhook")
 				}
 				return nil
 			}
-			w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
-			w.writes.Fail = nil
+			w.contents.Step(ContentOf(of))
+			Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
+			w.Writes.Fail = nil
 			record(vmi, v1.SnapshotFreezeThawed, thawed(false))
 		}, "The guest's file systems were not frozen until"),
 		Entry("the guest is replaced after the snapshot was requested", func(of *vmSnapshot, vmi *v1.VirtualMachineInstance) {
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+			w.take(of)
 			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
 			w.guest(vm, withAgent)
 		}, "The guest's file systems were not frozen until"),
@@ -186,18 +190,18 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("is not frozen for VolumeSnapshots that the API server refuses, and says why", func() {
 		vmi := w.guest(vm, withAgent)
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.writes.Fail = refuse
-		Expect(w.expectContentReconciled(of, createVolumeSnap, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
-		w.expectContentReconciled(of, createVolumeSnap)
+		w.lock(of)
+		w.Writes.Fail = refuse
+		Expect(w.contents.Step(ContentOf(of)).RequeueAfter).To(Equal(5 * time.Second))
+		w.contents.ExpectBudget(ContentOf(of), createVolumeSnap) // The same refusal is written once.
 		Expect(intent(vmi)).To(BeNil())
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(inError))
 		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
-		w.writes.Fail = nil
-		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+		w.Writes.Fail = nil
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))
 		ExpectGone(VolumeSnapshotOf(of, "root"))
 	})
@@ -207,10 +211,10 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		GinkgoHelper()
 		of := begin(vmi)
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-		w.writes.Fail = refuse
-		Expect(w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus).RequeueAfter).To(Equal(5 * time.Second))
+		w.Writes.Fail = refuse
+		Expect(w.contents.Step(ContentOf(of)).RequeueAfter).To(Equal(5 * time.Second))
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
-		w.expectReconciled(of, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(Equal(inError))
 		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
 		return of
@@ -219,7 +223,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("fails with the reason if the API server refuses its VolumeSnapshots for as long as it may take", func() {
 		of := refused(w.guest(vm, withAgent))
 		w.clock.SetTime(w.clock.Now().Add(time.Hour))
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal("Failed; Progressing=False In error state; Ready=False Not ready; " +
 			"Failure=True snapshot deadline exceeded" + indicatesAgent))
 		Expect(of.Status.Error.Message).To(HaveValue(HaveSuffix("is forbidden: exceeded quota: few")))
@@ -230,17 +234,16 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		vmi := w.guest(vm, withAgent)
 		of := begin(vmi)
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-		w.writes.Fail = func(request string) error {
+		w.Writes.Fail = func(request string) error {
 			if request == patchVMIStatus {
 				return ErrInjected
 			}
 			return refuse(request)
 		}
-		_, err := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
+		_, err := w.contents.Try(ContentOf(of))
 		Expect(err).To(MatchError(ErrInjected))
-		w.writes.Fail = refuse
-		w.writes.Take()
-		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+		w.Writes.Fail = refuse
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
 	})
 
@@ -248,9 +251,9 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		func(indications string, changes ...func(*v1.VirtualMachineInstanceStatus)) {
 			vmi := w.guest(vm, changes...)
 			of := w.request("snap")
-			w.settle(of)
+			w.settleBoth(of)
 			w.report(of, "root", true)
-			w.settle(of)
+			w.settleBoth(of)
 			Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indications))
 			Expect(intent(vmi)).To(BeNil())
 		},
@@ -264,15 +267,13 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			vmi := w.guest(vm, withAgent)
 			of := begin(vmi)
 			record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-			w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+			w.take(of)
 			end(of)
-			_, err := w.Reconcile(ctx, RequestOf(of))
-			Expect(err).NotTo(HaveOccurred())
+			w.Step(of)
 			Expect(IsLockedForSnapshot(vm)).To(BeTrue())
-			w.writes.Take()
-			w.expectContentReconciled(of, patchVMIStatus)
+			w.contents.Step(ContentOf(of))
 			Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeCancel))
-			w.settle(of)
+			w.settleBoth(of)
 			ExpectGone(ContentOf(of))
 			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
 		},
@@ -283,9 +284,9 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("is one of a stopped VM if the VMI of its name belongs to another owner", func() {
 		vmi := w.guest(builder.MakeVM("vm").Namespace(w.ns).UID("another").Obj(), withAgent)
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		w.report(of, "root", true)
-		w.settle(of)
+		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady))
 		Expect(intent(vmi)).To(BeNil())
 	})
@@ -293,18 +294,18 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	It("does not freeze the guest of a VM that is not locked for it: users may create contents of any VM", func() {
 		vmi := w.guest(vm, withAgent)
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.lock(of)
 		ExpectExists(vm).Status.SnapshotInProgress = ptr.To("other")
 		Expect(K8sClient.Status().Update(ctx, vm)).To(Succeed())
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.take(of)
 		Expect(intent(vmi)).To(BeNil())
 	})
 
 	It("freezes the guest for minutes at most, because migrations wait", func() {
 		vmi := w.guest(vm, withAgent)
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: 24 * time.Hour} })
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+		w.lock(of)
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi).Deadline.Sub(w.clock.Now())).To(BeNumerically("<=", 5*time.Minute))
 	})
 
@@ -318,20 +319,20 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 			ExpectCreated(waits)
 			DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, waits))).To(Succeed()) })
 			of = w.request("snap")
-			w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+			w.lock(of)
 			w.clock.SetTime(ExpectExists(ContentOf(of)).CreationTimestamp.Time)
-			Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(Equal(30 * time.Second))
+			Expect(w.contents.Step(ContentOf(of)).RequeueAfter).To(Equal(30 * time.Second))
 			Expect(intent(vmi)).To(BeNil())
 		})
 		freezes := func() {
 			GinkgoHelper()
-			w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus)
+			w.contents.Step(ContentOf(of))
 			Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
 		}
 
 		It("freezes the guest after half a minute", func() {
 			w.clock.SetTime(w.clock.Now().Add(20 * time.Second))
-			Expect(w.expectContentReconciled(of).RequeueAfter).To(Equal(10 * time.Second))
+			Expect(w.contents.ExpectSteady(ContentOf(of)).RequeueAfter).To(Equal(10 * time.Second))
 			w.clock.SetTime(w.clock.Now().Add(10 * time.Second))
 			freezes()
 		})
@@ -350,7 +351,7 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 
 		It("is abandoned without a freeze when it is deleted", func() {
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-			w.settle(of)
+			w.settleBoth(of)
 			ExpectGone(of)
 			Expect(intent(vmi)).To(BeNil())
 			Expect(IsLockedForSnapshot(vm)).To(BeFalse())
@@ -358,15 +359,16 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	})
 
 	It("gives way for a quarter of its time at most", func() {
-		w.guest(vm, withAgent)
+		vmi := w.guest(vm, withAgent)
 		waits := builder.MakeMigration("go", "vm").Namespace(w.ns).Obj()
 		ExpectCreated(waits)
 		DeferCleanup(func() { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, waits))).To(Succeed()) })
 		of := w.request("snap", func(s *vmSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{Duration: time.Minute} })
 		w.clock.SetTime(of.CreationTimestamp.Time)
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.lock(of)
 		w.clock.SetTime(ExpectExists(ContentOf(of)).CreationTimestamp.Time)
-		Expect(w.expectContentReconciled(of, patchContentStatus).RequeueAfter).To(BeNumerically("~", 15*time.Second, time.Second))
+		Expect(w.contents.Step(ContentOf(of)).RequeueAfter).To(BeNumerically("~", 15*time.Second, time.Second))
+		Expect(intent(vmi)).To(BeNil())
 	})
 
 	It("waits until the VM has adopted its VMI, whose launcher uses the disks", func() {
@@ -374,39 +376,45 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		ExpectCreated(vmi, PodWithClaim(w.ns, "launcher", "root"))
 		SetVMIStatus(vmi, v1.Running, withAgent)
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchSnapshotStatus)
+		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
 		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
-		w.expectReconciled(of, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus, patchContentStatus)
+		w.lock(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))
+		w.contents.Step(ContentOf(of))
+		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
 	})
 
 	It("releases a guest whose VMI has lost its owner since it was frozen", func() {
 		vmi := w.guest(vm, withAgent)
 		of := begin(vmi)
 		record(vmi, v1.SnapshotFreezeFrozen, asItIs)
-		w.expectContentReconciled(of, createVolumeSnap, patchContentStatus)
+		w.take(of)
 		ExpectExists(vmi).OwnerReferences = nil
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.report(of, "root", true)
-		w.expectContentReconciled(of, patchVMIStatus, patchContentStatus)
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi).End).To(Equal(v1.SnapshotFreezeRelease))
 	})
 
 	It("does not write an intent to a VMI that has changed", func() {
 		vmi := w.guest(vm, withAgent)
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
-		w.writes.Fail = func(request string) error {
+		w.lock(of)
+		w.Writes.Fail = func(request string) error {
 			if request == patchVMIStatus {
 				SetVMIStatus(vmi, v1.Running, WithCondition("Changed", corev1.ConditionTrue, "", ""))
 			}
 			return nil
 		}
-		w.expectContentReconciled(of, createVolumeSnap, patchVMIStatus)
+		w.contents.Step(ContentOf(of))
 		Expect(intent(vmi)).To(BeNil())
+		Expect(vmi.Status.Conditions).To(ContainElement(HaveField("Type", BeEquivalentTo("Changed"))))
+		By("but to the one that it reads next")
+		w.Writes.Fail = nil
+		w.contents.Step(ContentOf(of))
+		Expect(intent(vmi)).To(HaveField("ID", string(of.UID)))
 	})
 
 	It("stores the VM that the guest was started with", func() {
@@ -418,12 +426,12 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 1}
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		_, err := vms.Reconcile(ctx, RequestOf(vm))
+		_, err := Reconcile(vms, vm)
 		Expect(err).NotTo(HaveOccurred())
 		ExpectExists(vm).Spec.Template.Spec.Domain.CPU.Cores = 4
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
 		of := w.request("snap")
-		w.settle(of)
+		w.settleBoth(of)
 		stored := ExpectExists(ContentOf(of)).Spec.Source.VirtualMachine
 		Expect(stored.Spec.Template.Spec.Domain.CPU.Cores).To(BeEquivalentTo(1))
 		Expect(stored.Annotations).To(HaveKeyWithValue("kubevirt.io/firmware-identity", "vm-uid"))

@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -27,7 +26,6 @@ const (
 	createContent       = "create VirtualMachineSnapshotContent"
 	patchContent        = "patch VirtualMachineSnapshotContent"
 	patchContentStatus  = "patch VirtualMachineSnapshotContent/status"
-	deleteContent       = "delete VirtualMachineSnapshotContent"
 	createVolumeSnap    = "create VolumeSnapshot"
 	patchVM             = "patch VirtualMachine"
 	patchVMStatus       = "patch VirtualMachine/status"
@@ -40,23 +38,34 @@ type vmSnapshot = snapshotv1beta1.VirtualMachineSnapshot
 // take a snapshot together, and each step of one is the condition of a step of the other.
 type snapshots struct {
 	*virtualmachinesnapshot.Reconciler
-	contents *virtualmachinesnapshotcontent.Reconciler
-	writes   *Writes
+	Steps
+	contents contents
 	events   *RecordedEvents
 	clock    *clocktesting.FakePassiveClock
 	ns       string
 }
 
+// contents is the reconciler of contents. It writes through the same client as that of snapshots.
+type contents struct {
+	*virtualmachinesnapshotcontent.Reconciler
+	Steps
+}
+
 func newSnapshots() *snapshots {
 	GinkgoHelper()
-	w := &snapshots{writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewSnapshotStorage()}
+	w := &snapshots{
+		Steps:  Steps{Writes: NewWrites()},
+		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewSnapshotStorage(),
+	}
 	w.Reconciler = &virtualmachinesnapshot.Reconciler{
-		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock,
+		Client: w.Writes, APIReader: AsController, Recorder: w.events, Clock: w.clock,
 		VolumeSnapshots: VolumeSnapshots{}, DataVolumes: DataVolumes{},
 	}
-	w.contents = &virtualmachinesnapshotcontent.Reconciler{
-		Client: w.writes, APIReader: AsController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: VolumeSnapshots{},
+	w.contents.Reconciler = &virtualmachinesnapshotcontent.Reconciler{
+		Client: w.Writes, APIReader: AsController, Recorder: w.events, Clock: w.clock, VolumeSnapshots: VolumeSnapshots{},
 	}
+	w.Of = w.Reconciler
+	w.contents.Steps = Steps{Of: w.contents.Reconciler, Writes: w.Writes}
 	return w
 }
 
@@ -92,31 +101,31 @@ func (w *snapshots) request(name string, changes ...func(*vmSnapshot)) *vmSnapsh
 	return RequestSnapshot(w.ns, name, changes...)
 }
 
-// expectReconciled reconciles a snapshot once and expects exactly these writes, in this order: each step is the condition of the next.
-func (w *snapshots) expectReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
+// lock reconciles a snapshot once, and expects that it has locked the VM and stored it in its content.
+func (w *snapshots) lock(of *vmSnapshot) {
 	GinkgoHelper()
-	result, err := w.Reconcile(ctx, RequestOf(of))
-	Expect(err).NotTo(HaveOccurred())
-	w.writes.ExpectWrittenInOrder(writes...)
-	return result
+	w.Step(of)
+	Expect(IsLockedForSnapshot(builder.MakeVM("vm").Namespace(w.ns).Obj())).To(BeTrue())
+	Expect(ExpectExists(ContentOf(of)).Spec.Source.VirtualMachine.Name).To(Equal("vm"))
+	Expect(DescribeSnapshot(of)).To(HavePrefix(snapshotTakes))
 }
 
-// expectContentReconciled reconciles the content of a snapshot once and expects exactly these writes, in this order.
-func (w *snapshots) expectContentReconciled(of *vmSnapshot, writes ...string) ctrl.Result {
+// take reconciles the content of a snapshot once, and expects that its VolumeSnapshot has been requested.
+func (w *snapshots) take(of *vmSnapshot) {
 	GinkgoHelper()
-	result, err := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
-	Expect(err).NotTo(HaveOccurred())
-	w.writes.ExpectWrittenInOrder(writes...)
-	return result
+	w.contents.Step(ContentOf(of))
+	ExpectExists(VolumeSnapshotOf(of, "root"))
 }
 
-// settle reconciles until nothing is written any more, in place of the events of the writes. Errors of injected faults are allowed.
-func (w *snapshots) settle(of *vmSnapshot) {
+// settleBoth reconciles a snapshot and its content until nothing is written any more, in place of the events of the writes.
+// Errors of injected faults are allowed.
+func (w *snapshots) settleBoth(of *vmSnapshot) {
 	GinkgoHelper()
+	w.Writes.Take()
 	for range 20 {
-		_, err := w.Reconcile(ctx, RequestOf(of))
-		_, contentErr := w.contents.Reconcile(ctx, RequestOf(ContentOf(of)))
-		if len(w.writes.Take()) == 0 && err == nil && contentErr == nil {
+		_, err := w.Try(of)
+		_, contentErr := w.contents.Try(ContentOf(of))
+		if len(w.Writes.Take()) == 0 && err == nil && contentErr == nil {
 			return
 		}
 	}
