@@ -4,6 +4,9 @@
 package manager
 
 import (
+	"maps"
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -27,6 +30,7 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
@@ -87,6 +91,45 @@ func transformPod(o any) (any, error) {
 			}
 		}
 		pod.Spec = kept
+	}
+	return o, err
+}
+
+// readAnnotations are the annotations of claims that reconcilers read. A claim may have others, of which storage drivers and importers mark it
+// as preallocated with some.
+var readAnnotations = []string{
+	snapshot.RestoreNameAnnotation, snapshot.LastRestoreAnnotation, snapshot.RestoreOwnedByVMAnnotation, cdi.ContentTypeAnnotation,
+	v1.PVCMemoryDumpAnnotation,
+}
+
+// Bytes of the annotations of a claim that the cache keeps: of one, and of all but readAnnotations. A claim may have 256 KiB, which only a
+// snapshot needs: it reads the claim from the API server.
+const (
+	maxClaimAnnotation  = 1 << 10
+	maxClaimAnnotations = 4 << 10
+)
+
+// transformClaim removes annotations from a claim that are long or too many. Patches are computed from what is kept, so they change nothing
+// else.
+func transformClaim(o any) (any, error) {
+	o, err := cache.TransformStripManagedFields()(o)
+	claim, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok || len(claim.Annotations) == 0 {
+		return o, err
+	}
+	delete(claim.Annotations, corev1.LastAppliedConfigAnnotation)
+	left := maxClaimAnnotations
+	for _, key := range slices.Sorted(maps.Keys(claim.Annotations)) {
+		n := len(key) + len(claim.Annotations[key])
+		switch {
+		case n > maxClaimAnnotation:
+			delete(claim.Annotations, key)
+		case slices.Contains(readAnnotations, key):
+		case n > left:
+			delete(claim.Annotations, key)
+		default:
+			left -= n
+		}
 	}
 	return o, err
 }
@@ -152,14 +195,15 @@ func cacheOptions(namespace string) cache.Options {
 			&corev1.Pod{}: {Label: labeled(launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue), Transform: transformPod},
 			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with the
 			// templates of pools.
-			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*created)},
-			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
-			&corev1.Node{}:               {Transform: transformNode},
-			&corev1.Namespace{}:          {Transform: transformNamespace},
-			&corev1.ResourceQuota{}:      {Transform: transformQuota},
-			&coordinationv1.Lease{}:      here(agents),
-			&corev1.ConfigMap{}:          here(labeled(agentapi.LabelValue, certificate.BundleName)),
-			&appsv1.DaemonSet{}:          here(installed),
+			&appsv1.ControllerRevision{}:    {Label: labels.NewSelector().Add(*created)},
+			&corev1.Event{}:                 {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
+			&corev1.Node{}:                  {Transform: transformNode},
+			&corev1.PersistentVolumeClaim{}: {Transform: transformClaim},
+			&corev1.Namespace{}:             {Transform: transformNamespace},
+			&corev1.ResourceQuota{}:         {Transform: transformQuota},
+			&coordinationv1.Lease{}:         here(agents),
+			&corev1.ConfigMap{}:             here(labeled(agentapi.LabelValue, certificate.BundleName)),
+			&appsv1.DaemonSet{}:             here(installed),
 			// With virt-controller's own, which it does not install.
 			&appsv1.Deployment{}: here(labels.NewSelector().Add(*component)),
 			&corev1.Service{}:    here(installed),

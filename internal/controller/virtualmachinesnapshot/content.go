@@ -6,6 +6,7 @@ package virtualmachinesnapshot
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,9 @@ func (s *scope) createContent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if stored.Volumes, err = s.wholeClaims(ctx, stored.Volumes); err != nil {
+		return err
+	}
 	content, copies := capture.Content(s.snapshot, stored)
 	if err := capture.SetGuest(content, guestOf(s.vmi)); err != nil {
 		return err
@@ -58,6 +62,26 @@ func (s *scope) createContent(ctx context.Context) error {
 	s.recorder.Eventf(s.snapshot, nil, corev1.EventTypeNormal, snapshot.ContentCreatedEvent, actionCreate,
 		"Successfully created VirtualMachineSnapshotContent %s", content.Name)
 	return nil
+}
+
+// wholeClaims returns the volumes with their claims as they are on the API server: the cache has not all of their annotations.
+func (s *scope) wholeClaims(ctx context.Context, volumes []capture.Volume) ([]capture.Volume, error) {
+	whole := slices.Clone(volumes)
+	for i := range whole {
+		if whole[i].Class == "" || whole[i].Claim == nil {
+			continue
+		}
+		key := client.ObjectKeyFromObject(whole[i].Claim)
+		claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.apiReader)
+		switch {
+		case err != nil:
+			return nil, err
+		case claim == nil || claim.UID != whole[i].Claim.UID:
+			return nil, fmt.Errorf("PersistentVolumeClaim %s was deleted while a snapshot of it was about to be taken", key)
+		}
+		whole[i].Claim = claim
+	}
+	return whole, nil
 }
 
 // stored returns the parts of the VM that the content stores.
