@@ -6,6 +6,7 @@ package hack_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,21 +90,23 @@ func TestStageBesideIsEnded(t *testing.T) {
 	}
 }
 
-// repository creates a Git repository with a script of this directory, two commits and two packages.
+// repository creates a Git repository with scripts of this directory, two commits and two packages.
 type repository struct {
 	t   *testing.T
 	dir string
 }
 
-func newRepository(t *testing.T, script string) repository {
+func newRepository(t *testing.T, scripts ...string) repository {
 	t.Helper()
-	content, err := os.ReadFile(script)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := repository{t, t.TempDir()}
 	r.run("git", "init", "-q", "-b", "work")
-	r.write("hack/"+script, string(content))
+	for _, script := range scripts {
+		content, err := os.ReadFile(script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.write("hack/"+script, string(content))
+	}
 	for _, name := range []string{"a", "b", "b/deep", "gone"} {
 		r.write("internal/"+name+"/x.go", "package x")
 		r.write("internal/"+name+"/x_test.go", "package x")
@@ -143,7 +146,7 @@ func (r repository) run(name string, arguments ...string) string {
 }
 
 func TestPackagesForTheRaceDetector(t *testing.T) {
-	r := newRepository(t, "race.sh")
+	r := newRepository(t, "race.sh", "base.sh")
 	expect := func(when string, want ...string) {
 		t.Helper()
 		got := strings.Fields(r.run("bash", "hack/race.sh", "--list"))
@@ -177,6 +180,39 @@ func TestPackagesForTheRaceDetector(t *testing.T) {
 	expect("all since the main branch", "./internal/a", "./internal/b", "./internal/b/deep")
 	r.run("git", "update-ref", "refs/remotes/origin/main", "HEAD")
 	expect("on the main branch", "./internal/b/deep")
+}
+
+func TestExtendedSpecs(t *testing.T) {
+	r := newRepository(t, "third.sh", "base.sh")
+	const spec = "var _ = Describe(\"x\", extended(1))"
+	for _, name := range []string{"b", "c", "d", "e", "f"} {
+		r.write("test/e2e/"+name+"x_test.go", spec)
+	}
+	r.write("test/integration/bx_test.go", spec)
+	r.write("test/e2e/quick_test.go", "package x")
+	r.commit()
+	expect := func(when, want string) {
+		t.Helper()
+		r.commit()
+		hash, err := strconv.ParseUint(strings.TrimSpace(r.run("git", "rev-parse", "--short=7", "HEAD")), 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = fmt.Sprintf("!extended || extended-%d%s", hash%3+1, want)
+		if got := strings.TrimSpace(r.run("bash", "hack/third.sh")); got != want {
+			t.Errorf("%s: got %s, want %s", when, got, want)
+		}
+	}
+	r.write("internal/other/x.go", "package x")
+	r.write("internal/quick/x.go", "package x")
+	expect("a change of what has no extended specs", "")
+	r.write("internal/ofbx/x.go", "package x")
+	r.write("test/e2e/cx_test.go", spec+"\n")
+	expect("a change of two subjects", " || of-bx || of-cx")
+	for _, name := range []string{"b", "c", "d", "e", "f"} {
+		r.write("internal/"+name+"x.go", "package x")
+	}
+	expect("a change of all", "")
 }
 
 // Without a release to upgrade from, the script says what to set, before it builds anything.
