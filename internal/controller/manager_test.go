@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/vireo-project/vireo/api/backup"
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	"github.com/vireo-project/vireo/api/cdi"
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
@@ -54,6 +55,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachinesnapshotcontent"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
+	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
@@ -514,6 +516,25 @@ var _ = Describe("Manager", Ordered, func() {
 			ExpectCreated(vm, of)
 			return pair{of, vm, snapshot.VirtualMachineRestoreFinalizer}
 		}
+		ofSnapshotsVM := func() pair {
+			p := ofSnapshot()
+			return pair{p.reason, p.protected, snapshot.VirtualMachineSnapshotFinalizer}
+		}
+		ofContent := func() pair {
+			snap, isSnapshot := ofSnapshot().reason.(*snapshotv1beta1.VirtualMachineSnapshot)
+			Expect(isSnapshot).To(BeTrue())
+			content := &snapshotv1beta1.VirtualMachineSnapshotContent{}
+			content.Namespace, content.Name = snap.Namespace, capture.ContentName(snap)
+			return pair{content, snap, snapshot.VirtualMachineSnapshotContentFinalizer}
+		}
+		ofBackup := func() pair {
+			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Strategy(v1.RunStrategyHalted).Obj()
+			of := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "backup"}}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
+			of.Spec.PvcName = ptr.To("backups")
+			ExpectCreated(vm, of)
+			return pair{of, vm, backup.VirtualMachineBackupFinalizer}
+		}
 		remove := func(o client.Object) { Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, o))).To(Succeed()) }
 		detach := func(o client.Object) {
 			Eventually(func() error {
@@ -551,6 +572,12 @@ var _ = Describe("Manager", Ordered, func() {
 			Entry("the VMI of a VM, the VMI first", ofVM, remove, false),
 			Entry("a restore, its target first", ofRestore, remove, true),
 			Entry("a restore, the restore first", ofRestore, remove, false),
+			Entry("a snapshot, its VM first", ofSnapshotsVM, remove, true),
+			Entry("a snapshot, the snapshot first", ofSnapshotsVM, remove, false),
+			Entry("the content of a snapshot, the snapshot first", ofContent, remove, true),
+			Entry("the content of a snapshot, the content first", ofContent, remove, false),
+			Entry("a backup, its VM first", ofBackup, remove, true),
+			Entry("a backup, the backup first", ofBackup, remove, false),
 		)
 	})
 
