@@ -162,7 +162,7 @@ func jsonFields(t reflect.Type) map[string]field {
 		}
 		fields[name] = field{
 			typ:       f.Type,
-			omitEmpty: slices.Contains(strings.Split(options, ","), "omitempty"),
+			omitEmpty: slices.ContainsFunc(strings.Split(options, ","), func(o string) bool { return o == omitEmpty || o == "omitzero" }),
 			patch:     strings.TrimSpace(f.Tag.Get("patchStrategy") + " " + f.Tag.Get("patchMergeKey")),
 		}
 	}
