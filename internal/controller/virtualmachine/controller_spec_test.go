@@ -40,7 +40,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: ptr.To(vmi.UID)}
 	}
 
-	// The number of writes is a promise of docs/benchmarks.md: two of the VM's status, and a revision of each object that
+	// The write budget of a start, as docs/benchmarks.md counts it: the VM's status twice, and a revision of each object that
 	// the start stores.
 	DescribeTable("starts a VM with two writes of its status", func(change func(*v1.VirtualMachine), revisions ...string) {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewPreference(m.ns, "linux"))
@@ -55,7 +55,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.ExpectBudget(vm, patchVMStatus)
 		m.ExpectSteady(vm)
 	},
-		Entry(nil, func(*v1.VirtualMachine) {}, createVMRevision),
+		Entry("that has a template only", func(*v1.VirtualMachine) {}, createVMRevision),
 		Entry("that has an instance type and a preference", func(vm *v1.VirtualMachine) {
 			WithInstancetype("small")(vm)
 			WithPreference("linux")(vm)
