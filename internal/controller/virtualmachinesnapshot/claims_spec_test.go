@@ -22,9 +22,9 @@ var _ = Describe("VirtualMachineSnapshot and its claims", func() {
 		Expect(K8sClient.Patch(ctx, claim, note)).To(Succeed())
 		cached := ExpectExists(claim)
 		cached.Annotations = nil
-		w.writes.Stale = cached
+		w.Writes.Stale = cached
 		of := w.request("snap")
-		w.expectReconciled(of, patchSnapshot, patchVMStatus, patchVM, createContent, patchSnapshotStatus)
+		w.Step(of)
 		Expect(ExpectExists(ContentOf(of)).Spec.VolumeBackups[0].PersistentVolumeClaim.Annotations).To(HaveKeyWithValue("note", "mine"))
 	})
 })
