@@ -85,8 +85,7 @@ func (s *scope) labelStateClaim(ctx context.Context, claim *corev1.PersistentVol
 	})
 }
 
-// dropStateClaim deletes the claim whose state is outdated. One that the VM does not own only loses its
-// label.
+// dropStateClaim deletes the claim whose state is outdated. One that the VM does not own only loses its label.
 func (s *scope) dropStateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	if !ownsState(claim, s.vmi) {
 		if !hasState(claim, s.vmi) {

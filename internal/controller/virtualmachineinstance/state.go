@@ -24,7 +24,6 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -109,13 +108,12 @@ func (s *scope) adoptStateClaim(ctx context.Context) error {
 	if err != nil || vm == nil || vm.UID != owner.UID || vm.DeletionTimestamp != nil {
 		return err
 	}
-	claim, err := optimistic.Patch(ctx, s.client, s.stateClaim, func(claim *corev1.PersistentVolumeClaim) {
+	err = kit.Patch(ctx, s.client, &s.stateClaim, func(claim *corev1.PersistentVolumeClaim) {
 		claim.OwnerReferences = []metav1.OwnerReference{*owner}
 	})
 	if err != nil {
-		return fmt.Errorf("make the VirtualMachine the owner of PersistentVolumeClaim %s: %w", client.ObjectKeyFromObject(s.stateClaim), err)
+		return fmt.Errorf("make the VirtualMachine the owner of its state: %w", err)
 	}
-	s.stateClaim = claim
 	return nil
 }
 
