@@ -34,7 +34,6 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/liveupdate"
@@ -220,7 +219,7 @@ func newChangedWorld(rollout bool) *changedWorld {
 		rollout: rollout,
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithObjects(claims...).
 			WithIndex(revision, kit.CreatedByIndex, kit.CreatedBy).
-			WithIndex(&v1.VirtualMachineInstanceMigration{}, virtualmachineinstancemigration.VMIIndex, func(o client.Object) []string {
+			WithIndex(&v1.VirtualMachineInstanceMigration{}, kit.VMIIndex, func(o client.Object) []string {
 				return []string{o.(*v1.VirtualMachineInstanceMigration).Spec.VMIName}
 			}).WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).Build(),
 	}

@@ -13,9 +13,6 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// vmiNameField is the field by which the API server selects the migrations of a VMI.
-const vmiNameField = "spec.vmiName"
-
 // UnfinishedMigrations selects the migrations that have not ended, on the API server.
 var UnfinishedMigrations = client.MatchingFieldsSelector{Selector: unfinished}
 
@@ -27,7 +24,7 @@ var unfinished = fields.AndSelectors(
 // EachMigration calls do for each migration of a VMI that has not ended, as they are on the API server.
 func EachMigration(ctx context.Context, live client.Reader, vmi client.ObjectKey, do func(*v1.VirtualMachineInstanceMigration)) error {
 	selected := client.MatchingFieldsSelector{
-		Selector: fields.AndSelectors(fields.OneTermEqualSelector(vmiNameField, vmi.Name), unfinished),
+		Selector: fields.AndSelectors(fields.OneTermEqualSelector(VMIIndex, vmi.Name), unfinished),
 	}
 	err := EachPage(ctx, live, &v1.VirtualMachineInstanceMigrationList{}, func(page *v1.VirtualMachineInstanceMigrationList) {
 		for i := range page.Items {

@@ -83,6 +83,8 @@ func OnSettings[T any](config ConfigFeed, settings func(*clusterconfig.Config) T
 const (
 	// NodeIndex finds the VMIs of a node by status.nodeName.
 	NodeIndex = "status.nodeName"
+	// VMIIndex finds migrations by the name of their VMI. The API server selects them by this field, too.
+	VMIIndex = "spec.vmiName"
 	// CreatedByIndex finds objects by the label created-by. A list by labels compares those of all objects of a namespace.
 	CreatedByIndex = "metadata.labels.created-by"
 	// DataVolumeIndex finds the VMs and the VMIs that have DataVolumes, by the value HasDataVolumes.

@@ -17,9 +17,6 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// vmiIndex finds migrations by the name of their VMI. The reconciler of migrations adds it.
-const vmiIndex = "spec.vmiName"
-
 // readMigrations finds out whether a migration of the instance has a target. Its Pod was made for the spec that the instance had then, so
 // that from then on the instance does not follow the template: the migration would fail.
 func (s *Scope) readMigrations(ctx context.Context) error {
@@ -27,7 +24,7 @@ func (s *Scope) readMigrations(ctx context.Context) error {
 		return nil
 	}
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(s.VMI.Namespace), client.MatchingFields{vmiIndex: s.VMI.Name}); err != nil {
+	if err := s.Client.List(ctx, list, client.InNamespace(s.VMI.Namespace), client.MatchingFields{kit.VMIIndex: s.VMI.Name}); err != nil {
 		return fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
 	}
 	for i := range list.Items {

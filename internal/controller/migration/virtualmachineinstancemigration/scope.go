@@ -28,9 +28,6 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// VMIIndex indexes migrations by the name of their VMI.
-const VMIIndex = "spec.vmiName"
-
 // Reasons of events. KubeVirt's names.
 const (
 	ReasonSuccessfulCreate    = "SuccessfulCreate"
@@ -203,7 +200,7 @@ func (s *Scope) loadSiblings(ctx context.Context) error {
 // migrationsOf returns the migrations of a VMI.
 func (s *Scope) migrationsOf(ctx context.Context, vmi *v1.VirtualMachineInstance) ([]*v1.VirtualMachineInstanceMigration, error) {
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{VMIIndex: vmi.Name}); err != nil {
+	if err := s.Client.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{kit.VMIIndex: vmi.Name}); err != nil {
 		return nil, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 	}
 	out := make([]*v1.VirtualMachineInstanceMigration, len(list.Items))

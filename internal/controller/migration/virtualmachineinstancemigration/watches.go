@@ -25,7 +25,7 @@ const migrationPhaseIndex = "status.phase"
 func indexForMigrations(indexer client.FieldIndexer) error {
 	return kit.AddIndexes(
 		indexer,
-		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
+		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, kit.VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
 			return []string{m.Spec.VMIName}
 		}),
 		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
@@ -36,7 +36,7 @@ func indexForMigrations(indexer client.FieldIndexer) error {
 
 // migrationsOfVMI returns the migrations of a VMI.
 func (r *Reconciler) migrationsOfVMI(ctx context.Context, vmi client.Object) []ctrl.Request {
-	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{VMIIndex: vmi.GetName()})
+	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{kit.VMIIndex: vmi.GetName()})
 }
 
 // migrationsOfPod returns the migrations of a launcher Pod's VMI, and the one for which the Pod was created, even if that was deleted.
@@ -45,7 +45,7 @@ func (r *Reconciler) migrationsOfPod(ctx context.Context, pod client.Object) []c
 	if owner == nil {
 		return nil
 	}
-	requests := r.find(ctx, client.InNamespace(pod.GetNamespace()), client.MatchingFields{VMIIndex: owner.Name})
+	requests := r.find(ctx, client.InNamespace(pod.GetNamespace()), client.MatchingFields{kit.VMIIndex: owner.Name})
 	if name := pod.GetAnnotations()[v1.MigrationJobNameAnnotation]; name != "" {
 		own := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: pod.GetNamespace(), Name: name}}
 		if !slices.Contains(requests, own) {
@@ -62,7 +62,7 @@ func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Re
 	if vmi == "" {
 		return nil
 	}
-	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{VMIIndex: vmi})
+	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{kit.VMIIndex: vmi})
 }
 
 // waiting returns the migrations that wait for a slot.
