@@ -21,8 +21,8 @@ failures=$step_logs/failures.txt
 # labels: prints a label filter for Ginkgo, or nothing for all specs.
 labels() { [ -n "${ALL:-}${FOCUS:-}" ] || hack/third.sh; }
 
-# The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the storage's components take about 8 minutes, and the
-# importer takes as long.
+# The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the storage's components
+# take about 8 minutes, and the importer takes as long.
 case $(labels) in
 '' | *extended-1* | *of-snapshot* | *of-datavolume*) STORAGE=1 IMPORTER=1 ;;
 esac

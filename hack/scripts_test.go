@@ -132,6 +132,16 @@ func (r repository) commit() {
 	r.run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-m", "a change")
 }
 
+// head returns the beginning of the current commit's hash as a number, by which scripts choose.
+func (r repository) head() uint64 {
+	r.t.Helper()
+	hash, err := strconv.ParseUint(strings.TrimSpace(r.run("git", "rev-parse", "--short=7", "HEAD")), 16, 64)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return hash
+}
+
 // run returns what a command writes to its standard output.
 func (r repository) run(name string, arguments ...string) string {
 	r.t.Helper()
@@ -151,11 +161,7 @@ func TestPackagesForTheRaceDetector(t *testing.T) {
 		t.Helper()
 		got := strings.Fields(r.run("bash", "hack/race.sh", "--list"))
 		if len(want) > 0 {
-			hash, err := strconv.ParseUint(strings.TrimSpace(r.run("git", "rev-parse", "--short=7", "HEAD")), 16, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if chosen := want[hash%uint64(len(want))]; len(got) == 0 || got[0] != chosen {
+			if chosen := want[r.head()%uint64(len(want))]; len(got) == 0 || got[0] != chosen {
 				t.Errorf("%s: got %v, and the commit chooses %s", when, got, chosen)
 			}
 		}
@@ -194,11 +200,7 @@ func TestExtendedSpecs(t *testing.T) {
 	expect := func(when, want string) {
 		t.Helper()
 		r.commit()
-		hash, err := strconv.ParseUint(strings.TrimSpace(r.run("git", "rev-parse", "--short=7", "HEAD")), 16, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want = fmt.Sprintf("!extended || extended-%d%s", hash%3+1, want)
+		want = fmt.Sprintf("!extended || extended-%d%s", r.head()%3+1, want)
 		if got := strings.TrimSpace(r.run("bash", "hack/third.sh")); got != want {
 			t.Errorf("%s: got %s, want %s", when, got, want)
 		}
