@@ -33,7 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/domain"
@@ -127,7 +127,7 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	})
 	expect(w.t, err)
 	expect(w.t, mgr.Add(incoming))
-	triggers := reconciler.NewTriggers()
+	triggers := agentvmi.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
 	privileged := broker.Start(w.t, broker.Options{PodsDir: w.podsDir, CheckPeer: broker.AnyPeer})
 	w.connections, err = rpc.NewManager(rpc.Options{
@@ -135,12 +135,12 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	}, triggers.Enqueue)
 	expect(w.t, err)
 	expect(w.t, mgr.Add(w.connections))
-	guests := reconciler.New(reconciler.Options{
+	guests := agentvmi.New(agentvmi.Options{
 		Client: &countingClient{mgr.GetClient(), w.writes}, APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
 		Facts: facts.Node{Arch: "amd64"}, Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
 		Connections: agent.Connections{Manager: w.connections}, Responses: responses, Networks: noNetworks{},
 		Content:  func(pod types.UID) media.Content { return privileged.Content(pod) },
-		Files:    func(types.UID) reconciler.Files { return noFiles{} },
+		Files:    func(types.UID) agentvmi.Files { return noFiles{} },
 		Config:   clusterconfig.Default,
 		Recorder: &events.FakeRecorder{},
 	})

@@ -37,7 +37,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	podnetwork "github.com/vireo-project/vireo/internal/broker/network"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -62,7 +62,7 @@ type node struct {
 	notifications chan types.NamespacedName
 	manager       *rpc.Manager
 	client        client.Client
-	agent         *reconciler.Reconciler
+	agent         *agentvmi.Reconciler
 	// broker has the privileges on the node.
 	broker *brokerclient.Client
 	// exporters returns what the agent connects to exporters with, if it does.
@@ -84,7 +84,7 @@ func newNode(objects ...client.Object) *node {
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 	n.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1.VirtualMachineInstance{}).
-		WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build()
+		WithIndex(&corev1.Pod{}, agentvmi.PodIndex, agentvmi.IndexPod).Build()
 	n.startAgent()
 	return n
 }
@@ -101,11 +101,11 @@ func (n *node) startAgent() {
 	}, func(key types.NamespacedName) { notifications <- key })
 	Expect(err).NotTo(HaveOccurred())
 	n.advertisers = network.NewAdvertisers(GinkgoLogr)
-	n.agent = reconciler.New(reconciler.Options{
+	n.agent = agentvmi.New(agentvmi.Options{
 		Client: n.client, APIReader: n.client, Node: agentNode, Facts: facts.Node{Arch: "amd64"},
 		Connections: agent.Connections{Manager: n.manager}, Responses: responses, Networks: agent.Networks{Advertisers: n.advertisers, Broker: n.broker},
 		Content: func(pod types.UID) media.Content { return n.broker.Content(pod) },
-		Files:   func(pod types.UID) reconciler.Files { return n.broker.Files(pod) },
+		Files:   func(pod types.UID) agentvmi.Files { return n.broker.Files(pod) },
 		Config: func() clusterconfig.Config {
 			config := clusterconfig.Default()
 			config.UseEmulation = true

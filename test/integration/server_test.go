@@ -31,8 +31,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/test/pki"
 )
@@ -65,7 +65,7 @@ func serve(conn *rpc.Conn) *served {
 			Certificates: []tls.Certificate{ca.Issue(agentapi.ServerName(agentNode), x509.ExtKeyUsageServerAuth)}, ClientCAs: ca.Pool(),
 		},
 		Node: agentNode, Connections: one{conn}, Responses: hypervisor.NewResponseBudget(),
-		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(vmi, pod).WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build(),
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(vmi, pod).WithIndex(&corev1.Pod{}, agentvmi.PodIndex, agentvmi.IndexPod).Build(),
 	})
 	Expect(err).NotTo(HaveOccurred())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,12 +7,12 @@ package liveness_test
 var consumedElsewhere = map[string]string{
 	"domain.devices.disks[].lun.bus": "internal/domain refuses every bus but scsi, which is the default",
 	"evictionStrategy":               "internal/migration/eviction decides by it what becomes of an eviction",
-	"startStrategy":                  "internal/agent/reconciler starts the domain paused",
+	"startStrategy":                  "internal/agent/vmi starts the domain paused",
 	"utilityVolumes[].name":          utilityVolumes,
 	"utilityVolumes[].claimName":     utilityVolumes,
 	"utilityVolumes[].readOnly":      utilityVolumes,
 	"utilityVolumes[].type":          "virt-controller sets it for those who read the VMI: how a volume is attached does not depend on it",
-	"volumes[].hostDisk.shared":      "internal/agent/reconciler judges by it whether the VMI can migrate",
+	"volumes[].hostDisk.shared":      "internal/agent/vmi judges by it whether the VMI can migrate",
 }
 
 // utilityVolumes uses the fields of utility volumes, which a new VMI cannot have.

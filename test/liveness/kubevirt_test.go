@@ -150,8 +150,8 @@ var configurationConsumers = map[string]consumer{
 	"configuration.obsoleteCPUModels":             {"internal/controller/node", "ObsoleteCPUModels"},
 	"configuration.vmStateStorageClass":           {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},
 
-	"configuration.developerConfiguration.minimumReservePVCBytes":          {"internal/agent/reconciler", "MinimumReservePVCBytes"},
-	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent": {"internal/agent/reconciler", "PVCTolerateLessSpaceUpToPercent"},
+	"configuration.developerConfiguration.minimumReservePVCBytes":          {"internal/agent/vmi", "MinimumReservePVCBytes"},
+	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent": {"internal/agent/vmi", "PVCTolerateLessSpaceUpToPercent"},
 
 	"configuration.developerConfiguration.logVerbosity.virtAPI":        {"cmd/virt-api/virtapi", "API"},
 	"configuration.developerConfiguration.logVerbosity.virtController": {"cmd/virt-controller/manager", "Controller"},

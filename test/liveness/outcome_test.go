@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -94,7 +94,7 @@ func runningOf(vmi *v1.VirtualMachineInstance) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("realtime: %w", err)
 	}
-	credentials, err := reconciler.ReadCredentials(vmi.Spec.AccessCredentials, kubelet{})
+	credentials, err := agentvmi.ReadCredentials(vmi.Spec.AccessCredentials, kubelet{})
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}

@@ -309,7 +309,7 @@ func TestTheDocsNameEveryReason(t *testing.T) {
 		}
 	}
 	found := 0
-	for _, below := range []string{"internal/controller", "internal/agent/reconciler", "internal/migration/upgradecheck"} {
+	for _, below := range []string{"internal/controller", "internal/agent/vmi", "internal/migration/upgradecheck"} {
 		err := filepath.WalkDir(filepath.Join(root, below), func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() && entry.Name() == "datavolume" {
 				return fs.SkipDir // Its reasons are those of the importer's objects.

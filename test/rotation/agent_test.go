@@ -28,8 +28,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -114,7 +114,7 @@ func startAgent(w *world, node string) *agent {
 		&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", node)},
 	}})
 	w.g.Expect(err).NotTo(HaveOccurred())
-	w.g.Expect(guests.IndexField(context.Background(), &corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod)).To(Succeed())
+	w.g.Expect(guests.IndexField(context.Background(), &corev1.Pod{}, agentvmi.PodIndex, agentvmi.IndexPod)).To(Succeed())
 	w.background("cache of "+node, guests.Start)
 	consoles := certificate.AgentServer(a.serving, trust)
 	consoles.Time = w.clock.Now

@@ -41,8 +41,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/agent/observe"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -236,7 +236,7 @@ func nodeFacts(o *Options) facts.Node {
 
 // setupReconciler adds the reconciler of the node's guests.
 func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, broker *brokerclient.Client) (*guests, error) {
-	triggers := reconciler.NewTriggers()
+	triggers := agentvmi.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
 	connections, err := addConnections(mgr, o, broker, responses, triggers)
 	if err != nil {
@@ -262,7 +262,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 		return nil, err
 	}
 	checksum := checksums(broker)
-	r := reconciler.New(reconciler.Options{
+	r := agentvmi.New(agentvmi.Options{
 		Client:      mgr.GetClient(),
 		APIReader:   mgr.GetAPIReader(),
 		Incoming:    moves.incoming,
@@ -276,7 +276,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 		Responses:   responses,
 		Networks:    networks,
 		Content:     func(pod types.UID) media.Content { return broker.Content(pod) },
-		Files:       func(pod types.UID) reconciler.Files { return broker.Files(pod) },
+		Files:       func(pod types.UID) agentvmi.Files { return broker.Files(pod) },
 		Checksum:    checksum,
 		ExporterTLS: exporters,
 		Config:      store.Current,
@@ -299,14 +299,14 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 }
 
 // brokerResponds continues what has failed while the broker did not respond.
-func brokerResponds(connections *rpc.Manager, guests *reconciler.Reconciler) {
+func brokerResponds(connections *rpc.Manager, guests *agentvmi.Reconciler) {
 	connections.RetryBroker()
 	guests.EnqueueAll()
 }
 
 // addConnections adds the connections to the libvirtds of this node's launchers to the manager.
 func addConnections(
-	mgr ctrl.Manager, o *Options, broker *brokerclient.Client, responses *hypervisor.ResponseBudget, triggers *reconciler.Triggers,
+	mgr ctrl.Manager, o *Options, broker *brokerclient.Client, responses *hypervisor.ResponseBudget, triggers *agentvmi.Triggers,
 ) (*rpc.Manager, error) {
 	connections, err := rpc.NewManager(rpc.Options{
 		Broker: broker, RelayDir: filepath.Join(o.PrivateDir, "r"), Responses: responses, FirstConnections: firstConnections,

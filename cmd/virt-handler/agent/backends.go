@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -38,7 +38,7 @@ import (
 type Connections struct{ *rpc.Manager }
 
 // Open returns the connection to a Pod.
-func (c Connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) {
+func (c Connections) Open(pod hypervisor.PodRef) (agentvmi.Connection, error) {
 	conn, err := c.Connect(pod)
 	if err != nil {
 		return nil, err
@@ -118,9 +118,9 @@ func fromNetwork(err error) error {
 	var missing *network.MissingInterfaceError
 	switch {
 	case errors.As(err, &missing):
-		return &outcome.Retry{Reason: reconciler.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
+		return &outcome.Retry{Reason: agentvmi.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
 	case brokerapi.CodeOf(err) == brokerapi.CodeNodesNetwork:
-		return &outcome.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+		return &outcome.Terminal{Reason: agentvmi.ReasonInvalidNetwork, Err: err}
 	default:
 		return err
 	}
@@ -143,12 +143,12 @@ func (n Networks) Advertise(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) err
 // VMI affects its next Pod only. It rejects Pods on the node's network, which virt-controller does not create; the broker does too.
 func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (network.Plan, error) {
 	if pod.Spec.HostNetwork {
-		return network.Plan{}, &outcome.Terminal{Reason: reconciler.ReasonInvalidNetwork,
+		return network.Plan{}, &outcome.Terminal{Reason: agentvmi.ReasonInvalidNetwork,
 			Err: fmt.Errorf("pod %s is on the node's network (hostNetwork): a launcher Pod has one of its own", pod.Name)}
 	}
 	plan, err := network.NewPlan(vmi)
 	if err != nil {
-		return plan, &outcome.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+		return plan, &outcome.Terminal{Reason: agentvmi.ReasonInvalidNetwork, Err: err}
 	}
 	if podspec.HasSidecar(pod.Labels) {
 		plan = network.WithSidecar(plan)
@@ -210,7 +210,7 @@ func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
 
 // serve adds the server for the agents of other nodes from which guests migrate to this one.
 func (m *migrations) serve(
-	mgr ctrl.Manager, o *Options, connections *rpc.Manager, broker *brokerclient.Client, guests *reconciler.Reconciler, checksum peer.ChecksumFunc,
+	mgr ctrl.Manager, o *Options, connections *rpc.Manager, broker *brokerclient.Client, guests *agentvmi.Reconciler, checksum peer.ChecksumFunc,
 ) error {
 	served, err := peer.NewServer(peer.ServerOptions{
 		TLS: certificate.MigrationServer(m.own, m.trust), PeerNode: certificate.PeerNode,

@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
@@ -23,7 +23,7 @@ func TestHostNetworkPodIsRejected(t *testing.T) {
 	refused := fromNetwork(&brokerapi.Error{Code: brokerapi.CodeNodesNetwork})
 	for _, err := range []error{err, refused} {
 		var terminal *outcome.Terminal
-		if !errors.As(err, &terminal) || terminal.Reason != reconciler.ReasonInvalidNetwork {
+		if !errors.As(err, &terminal) || terminal.Reason != agentvmi.ReasonInvalidNetwork {
 			t.Errorf("got %#v", err)
 		}
 	}

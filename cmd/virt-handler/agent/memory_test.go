@@ -15,8 +15,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/libvirtwire"
@@ -34,7 +34,7 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 		copies = 2
 	)
 	conversations := int64(hypervisor.ResponseBudgetBytes / hypervisor.ConversationBytes)
-	launchers := int64(reconciler.MaxVMIs)
+	launchers := int64(agentvmi.MaxVMIs)
 	inGo := restGo +
 		hypervisor.ResponseBudgetBytes +
 		hypervisor.MaxParsing*hypervisor.MaxXMLElements*hypervisor.ElementParsing +

@@ -15,7 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/observe"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/metrics"
@@ -38,7 +38,7 @@ func setupMetrics(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, coll
 }
 
 // GuestMetrics returns the metrics of what a node's guests use.
-func GuestMetrics(node string, guests *reconciler.Reconciler, connections *rpc.Manager, labels *metrics.LabelFilter) *guestmetrics.Collector {
+func GuestMetrics(node string, guests *agentvmi.Reconciler, connections *rpc.Manager, labels *metrics.LabelFilter) *guestmetrics.Collector {
 	return guestmetrics.New(guestmetrics.Options{
 		Node: node, Guests: guests.Monitored, Labels: labels,
 		Read: func(ctx context.Context, guest *guestmetrics.Guest, dirtyRate bool) (*hypervisor.Stats, error) {

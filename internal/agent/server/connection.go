@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -161,7 +161,7 @@ func (s *Server) connect(ctx context.Context, pod hypervisor.PodRef) (Connection
 // pod returns the launcher Pod in which a VMI runs.
 func (s *Server) pod(ctx context.Context, vmi *v1.VirtualMachineInstance) (*corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	if err := s.Client.List(ctx, pods, client.InNamespace(vmi.Namespace), client.MatchingFields{reconciler.PodIndex: vmi.Name}); err != nil {
+	if err := s.Client.List(ctx, pods, client.InNamespace(vmi.Namespace), client.MatchingFields{agentvmi.PodIndex: vmi.Name}); err != nil {
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
 	own := pods.Items[:0]
@@ -170,7 +170,7 @@ func (s *Server) pod(ctx context.Context, vmi *v1.VirtualMachineInstance) (*core
 			own = append(own, pod)
 		}
 	}
-	if pod := reconciler.LivePod(s.Node, vmi, own); pod != nil {
+	if pod := agentvmi.LivePod(s.Node, vmi, own); pod != nil {
 		return pod, nil
 	}
 	return nil, conflict(vmi.Name, "it is not running: its launcher Pod has ended")

@@ -28,8 +28,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
@@ -112,7 +112,7 @@ func newNode(t *testing.T, change func(*server.Options), objects ...client.Objec
 		Node: nodeName, Profiles: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }),
 		Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(),
 		Client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-			WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build(),
+			WithIndex(&corev1.Pod{}, agentvmi.PodIndex, agentvmi.IndexPod).Build(),
 	}
 	if change != nil {
 		change(&options)

@@ -62,7 +62,7 @@ type Options struct {
 	Address string
 	// Node is the node's name.
 	Node string
-	// Client reads the node's VMIs and launcher Pods from a cache, with the index reconciler.PodIndex.
+	// Client reads the node's VMIs and launcher Pods from a cache, with the index vmi.PodIndex.
 	Client client.Reader
 	// Connections are the connections to launchers.
 	Connections Connections

@@ -33,7 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/observe"
-	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -111,7 +111,7 @@ func runAgent(ctx context.Context, admin *rest.Config, node string) error {
 	return mgr.Start(ctx)
 }
 
-func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*reconciler.Reconciler, error) {
+func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*agentvmi.Reconciler, error) {
 	store := clusterconfig.NewStore()
 	if err := store.Load(ctx, mgr.GetAPIReader(), rights.Namespace); err != nil {
 		return nil, err
@@ -132,14 +132,14 @@ func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*reconci
 	if err != nil {
 		return nil, err
 	}
-	launchers, triggers := libvirt.NewNode(), reconciler.NewTriggers()
+	launchers, triggers := libvirt.NewNode(), agentvmi.NewTriggers()
 	launchers.Notify(triggers.Enqueue)
-	guests := reconciler.New(reconciler.Options{
+	guests := agentvmi.New(agentvmi.Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
 		Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(), Networks: networks{},
 		Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
 		Content: func(types.UID) media.Content { return noContent{} },
-		Files:   func(types.UID) reconciler.Files { return files{} },
+		Files:   func(types.UID) agentvmi.Files { return files{} },
 		Config:  store.Current, Recorder: events,
 	})
 	return guests, guests.SetupWithManager(mgr, triggers)
@@ -168,7 +168,7 @@ func reporter(mgr ctrl.Manager, node string) *observe.Reporter {
 // connections opens connections to simulated launchers, each with the image of a containerDisk.
 type connections struct{ node *libvirt.Node }
 
-func (c connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) {
+func (c connections) Open(pod hypervisor.PodRef) (agentvmi.Connection, error) {
 	l, err := c.node.Open(pod)
 	if err != nil {
 		return nil, err

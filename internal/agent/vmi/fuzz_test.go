@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmi
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// FuzzNetworkStatus checks that only addresses are read from an annotation that others than Multus can write.
+func FuzzNetworkStatus(f *testing.F) {
+	f.Fuzz(func(t *testing.T, annotation string) {
+		pod := &corev1.Pod{}
+		pod.Annotations = map[string]string{networkStatusAnnotation: annotation}
+		for name, ips := range attachedNetworks(pod) {
+			if len(ips) > maxNetworkIPs {
+				t.Errorf("%s has %d addresses", name, len(ips))
+			}
+			for _, ip := range ips {
+				if parsed, err := netip.ParseAddr(ip); err != nil || parsed.String() != ip || parsed.Zone() != "" {
+					t.Errorf("%s has the address %q", name, ip)
+				}
+			}
+		}
+	})
+}
+
+// maxLauncherStatus is more than a compromised launcher can add to a status without its guest.
+const maxLauncherStatus = 8 << 10
+
+// FuzzDomain checks that whatever domain a launcher reports, the status is limited, only the agent's own fields change, and a
+// second reconcile changes nothing.
+func FuzzDomain(f *testing.F) {
+	f.Fuzz(func(t *testing.T, text string) {
+		d := &libvirtxml.Domain{}
+		if d.Unmarshal(text) != nil {
+			return
+		}
+		s := connectedGuest("", podNet("default"))
+		s.now, s.domainRead, s.assigned, s.cache = time.Unix(1_700_000_000, 0), true, true, &podCache{}
+		s.vmi.Status.Phase = "Running"
+		s.domain = &hypervisor.Domain{State: hypervisor.StateRunning, XML: d}
+		s.before = s.vmi.DeepCopy()
+		computeStatus(s, nil)
+		if _, err := vmistatus.Check(vmistatus.Handler, &s.before.Status, &s.vmi.Status); err != nil {
+			t.Error(err)
+		}
+		status, err := json.Marshal(s.vmi.Status)
+		if err != nil || len(status) > maxLauncherStatus {
+			t.Errorf("a status of %d bytes (%v)", len(status), err)
+		}
+		first := s.vmi.Status.DeepCopy()
+		s.now = s.now.Add(time.Hour)
+		computeStatus(s, nil)
+		if diff := cmp.Diff(first, &s.vmi.Status); diff != "" {
+			t.Errorf("the second time: %s", diff)
+		}
+	})
+}

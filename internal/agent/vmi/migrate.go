@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/outcome"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+const (
+	// writeTimeout bounds requests to the API server during a migration: an unavailable API server must not delay calls to libvirt.
+	writeTimeout = 5 * time.Second
+	// orphanInterval is the pause between two reads of a job that an earlier process started.
+	orphanInterval = time.Second
+)
+
+// migrating returns the VMI in whose migration the Pod takes part, as it was last read or written, and the Pod's side of it. The VMI is nil
+// if there is no such migration.
+func (s *scope) migrating(node string) (*v1.VirtualMachineInstance, protocol.Side) {
+	if s.incoming != nil {
+		return s.incoming, protocol.Target
+	}
+	if s.before == nil {
+		return nil, protocol.Source
+	}
+	m := s.before.Status.MigrationState
+	switch {
+	case m == nil || m.TargetNode == "":
+		return nil, protocol.Source
+	case m.SourceNode == node && s.before.Status.NodeName == node && (m.SourcePod == "" || m.SourcePod == s.pod.Name):
+		return s.before, protocol.Source
+	case isTarget(s.before, node, s.pod.Name):
+		return s.before, protocol.Target
+	default:
+		return nil, protocol.Source
+	}
+}
+
+// isTarget reports whether a Pod is the target of a VMI's migration.
+func isTarget(vmi *v1.VirtualMachineInstance, node, pod string) bool {
+	m := vmi.Status.MigrationState
+	return m != nil && m.TargetNode == node && m.TargetPod == pod
+}
+
+// migrate carries out what this node's agent has to do next in a migration.
+func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
+	vmi, side := s.migrating(r.Node)
+	var err error
+	switch {
+	case vmi == nil:
+		return r.stopUnowned(ctx, s)
+	case side == protocol.Source:
+		err = r.migrateSource(ctx, s, vmi)
+	default:
+		err = r.migrateTarget(ctx, s, vmi)
+	}
+	if err != nil {
+		// The VMI may have changed since it was read, so its status is not written from it.
+		s.assigned = false
+	}
+	return err
+}
+
+// writeMigration changes the fields of status.migrationState that a side owns.
+func (r *Reconciler) writeMigration(
+	ctx context.Context, s *scope, w vmistatus.Writer, change func(*v1.VirtualMachineInstanceMigrationState),
+) error {
+	before, _ := s.migrating(r.Node)
+	after := before.DeepCopy()
+	change(after.Status.MigrationState)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if _, err := vmistatus.Patch(ctx, r.Client, w, before, after); err != nil {
+		return err
+	}
+	if s.incoming != nil {
+		s.incoming = after
+		return nil
+	}
+	s.before = after
+	s.vmi.ResourceVersion, s.vmi.Status.MigrationState = after.ResourceVersion, after.Status.MigrationState.DeepCopy()
+	return nil
+}
+
+// readNow reads the VMI of a Pod from the API server, not from a cache.
+func (r *Reconciler) readNow(ctx context.Context, key types.NamespacedName, uid types.UID) (*v1.VirtualMachineInstance, error) {
+	vmi := &v1.VirtualMachineInstance{}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := r.APIReader.Get(ctx, key, vmi); err != nil {
+		return nil, err
+	}
+	if vmi.UID != uid {
+		gone := apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name)
+		return nil, fmt.Errorf("%w: %w", errReplaced, gone)
+	}
+	return vmi, nil
+}
+
+// errReplaced means that a VMI is gone and another one has its name.
+var errReplaced = errors.New("the VMI was replaced")
+
+// stopUnowned destroys a guest that must not run on this node any more. Its VMI is not in this agent's cache: it is not assigned yet, was
+// deleted, or belongs to another node. If another VMI has its name now, the guest gets no grace period: the guest of that VMI may already
+// use the same disks.
+func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
+	if s.vmi != nil || !s.domain.Active() {
+		return nil
+	}
+	vmi, err := r.readNow(ctx, s.key, ownerVMI(s.pod).UID)
+	switch {
+	case errors.Is(err, errReplaced):
+		log.FromContext(ctx).Info("Destroying a guest whose VMI was replaced", "pod", s.pod.Name)
+		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
+			return fromConnection(err)
+		}
+		return &outcome.Wait{Reason: "the end of the launcher Pod, whose VMI was replaced"}
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the owner of the guest: %w", err)
+	}
+	record, ok := vmistatus.MigrationRecord(&vmi.Status)
+	if m := vmi.Status.MigrationState; !ok || m.SourceNode != r.Node || m.SourcePod != s.pod.Name {
+		return nil
+	}
+	state, err := s.connection.SourceState(ctx, s.domainName())
+	if err != nil {
+		return fromConnection(err)
+	}
+	if state.Domain == protocol.SourcePostCopy {
+		// The target's guest runs already and fetches its memory from here.
+		return &outcome.Requeue{After: orphanInterval}
+	}
+	_, view := r.transferView(vmi.Status.MigrationState.MigrationUID, record, state)
+	if view.Transferring || view.Orphaned {
+		// libvirt will soon end the source's guest as migrated.
+		return &outcome.Requeue{After: orphanInterval}
+	}
+	if slices.Contains(protocol.DecideSource(view), protocol.Destroy) {
+		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
+			return fromConnection(err)
+		}
+	}
+	return &outcome.Wait{Reason: "the end of the launcher Pod, whose guest has migrated"}
+}
+
+// isMigrated reports whether this process has recorded that the guest is migrated. What the launcher reports afterwards is ignored.
+func (r *Reconciler) isMigrated(s *scope) bool {
+	vmi, side := s.migrating(r.Node)
+	if vmi == nil || side != protocol.Source {
+		return false
+	}
+	transfer := r.transfers.Find(vmi.Status.MigrationState.MigrationUID)
+	return transfer != nil && transfer.State().Migrated
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmi
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+const (
+	// apiErrorRetry is the delay between two attempts to resume a guest that libvirt could not resume.
+	apiErrorRetry = 10 * time.Second
+	// apiErrorLimit is how long after the first attempt the last one is made. The QEMU of a failed migration's target, which may have the
+	// locks of the images, is ended sooner.
+	apiErrorLimit = time.Minute
+)
+
+// messageIOError is the message of the condition Paused after an I/O error. KubeVirt's.
+const messageIOError = "VMI was paused, low-level IO error detected"
+
+// pause is the reason and the message of the condition Paused.
+type pause struct {
+	reason, message string
+}
+
+// pauses has the pauses by the domain's reason. The texts of the first two are KubeVirt's, which has no condition for the others.
+var pauses = map[string]pause{
+	hypervisor.PausedByUser:  {v1.PausedByUserReason, "VMI was paused by user"},
+	hypervisor.PausedIOError: {v1.PausedIOErrorReason, messageIOError},
+	hypervisor.PausedAPIError: {v1.PausedAPIErrorReason, "VMI was paused, libvirt could not resume it after a migration, a dump or a snapshot: " +
+		"unpause it, or restart the VM"},
+	hypervisor.PausedWatchdog: {v1.PausedWatchdogReason, "VMI was paused by its watchdog: unpause it, or reset it"},
+	hypervisor.PausedCrashed:  {v1.PausedCrashedReason, "VMI was paused because the guest crashed: reset it"},
+	hypervisor.PausedPostcopyFailed: {v1.PausedPostcopyFailedReason, "VMI was paused because a post-copy failed and a part of its memory " +
+		"is missing: restart the VM"},
+	hypervisor.PausedUnknown: {v1.PausedUnknownReason, "VMI was paused because QEMU stopped it for a reason that libvirt does not report, " +
+		"such as an internal error: reset it, or restart the VM"},
+}
+
+func setPaused(s *scope, now metav1.Time) {
+	status, d := &s.vmi.Status, s.domain
+	paused := pause{v1.PausedByMigrationMonitorReason, "VMI was paused by the migration monitor"}
+	switch {
+	case s.pausedForTransfer() && !vmistatus.IsConditionTrue(status, v1.VirtualMachineInstancePaused):
+		// This may take long, which allowWorkloadDisruption permits.
+	case s.inTransition():
+		// The condition stays as it is: libvirt or the agent ends this state, and a user's pause lasts beyond it.
+		return
+	case !d.Active() || d.State != hypervisor.StatePaused:
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
+		return
+	case d.Reason == hypervisor.PausedByUser && isStopped(status):
+		// The guest was migrated: libvirt on the target reports any paused guest as paused by a user.
+		return
+	default:
+		paused = pauses[d.Reason]
+	}
+	if d.Reason == hypervisor.PausedAPIError && pausedFor(status, v1.PausedAPIErrorReason) == nil {
+		// recoverFromAPIError counts from the condition's time, and a migration may have paused the guest long before it failed.
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
+	}
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue, Reason: paused.reason, Message: paused.message,
+	}, now)
+}
+
+// pausedFor returns the condition Paused if it is True with one of the reasons, or nil.
+func pausedFor(status *v1.VirtualMachineInstanceStatus, reasons ...string) *v1.VirtualMachineInstanceCondition {
+	c := vmistatus.FindCondition(status, v1.VirtualMachineInstancePaused)
+	if c == nil || c.Status != corev1.ConditionTrue || !slices.Contains(reasons, c.Reason) {
+		return nil
+	}
+	return c
+}
+
+// isStopped reports whether the guest has stopped by itself, so that resuming it does not help, or would hide that.
+func isStopped(status *v1.VirtualMachineInstanceStatus) bool {
+	return pausedFor(status, v1.PausedWatchdogReason, v1.PausedCrashedReason, v1.PausedUnknownReason) != nil
+}
+
+// unrequestedPause returns the condition Paused if neither a user nor a migration has requested it, or nil. An I/O error has events of its
+// own: see addIOErrorEvents.
+func unrequestedPause(status *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineInstanceCondition {
+	return pausedFor(status, v1.PausedAPIErrorReason, v1.PausedWatchdogReason, v1.PausedCrashedReason, v1.PausedPostcopyFailedReason,
+		v1.PausedUnknownReason)
+}
+
+// isPausedFor reports whether a guest is paused for a reason, one of hypervisor's Paused constants.
+func isPausedFor(d *hypervisor.Domain, reason string) bool {
+	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == reason
+}
+
+// apiErrorRecoverer resumes a guest that libvirt could not resume.
+type apiErrorRecoverer interface {
+	domainReader
+	// SourceState returns the state of the guest and of libvirt's job, as the source of a migration.
+	SourceState(ctx context.Context, domain string) (hypervisor.SourceState, error)
+	// ResumeAfter resumes a guest that is paused for a reason, and no other.
+	ResumeAfter(ctx context.Context, name, reason string) error
+}
+
+// apiErrors is about a guest that libvirt has paused because of an API error.
+type apiErrors struct {
+	// resumed is when resuming the guest was last tried, or zero.
+	resumed time.Time
+}
+
+// recoverFromAPIError resumes a guest that libvirt has paused for a migration, a dump or a snapshot and could not resume: at once, and
+// then for a minute from the time that the condition Paused has. libvirt sets this state only where it would otherwise have resumed the
+// guest, so no other node can run it. A migration of a later start, which SourceState reports, resumes the guest itself.
+func (r *Reconciler) recoverFromAPIError(ctx context.Context, s *scope, guest apiErrorRecoverer) error {
+	if s.vmi == nil || !s.assigned || !isPausedFor(s.domain, hypervisor.PausedAPIError) || vmistatus.Migrating(&s.vmi.Status) {
+		return nil
+	}
+	known := pausedFor(&s.before.Status, v1.PausedAPIErrorReason)
+	if known != nil && s.now.Sub(known.LastTransitionTime.Time) > apiErrorLimit {
+		return nil
+	}
+	if left := s.cache.apiErrors.resumed.Add(apiErrorRetry).Sub(s.now); left > 0 {
+		s.requeueAfter(left)
+		return nil
+	}
+	s.requeueAfter(apiErrorRetry)
+	state, err := guest.SourceState(ctx, s.domainName())
+	if err != nil {
+		return fromConnection(err)
+	}
+	if state.Job || state.Domain != protocol.SourceRunning {
+		return nil
+	}
+	s.cache.apiErrors.resumed = s.now
+	if err := guest.ResumeAfter(ctx, s.domainName(), hypervisor.PausedAPIError); err != nil {
+		log.FromContext(ctx).Error(err, "Cannot resume a guest that libvirt could not resume either")
+		return nil
+	}
+	if err := readDomain(ctx, s, guest); err != nil {
+		return err
+	}
+	if s.domain.State == hypervisor.StateRunning {
+		s.event(corev1.EventTypeNormal, v1.Resumed.String(), "The guest was resumed, after libvirt could not resume it")
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/outcome"
+	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reasons of the condition Synchronized when libvirt refuses to change the CPUs or the memory of the guest. KubeVirt's names of such
+// failures.
+const (
+	ReasonHotPlugCPU    = "HotPlugCPUError"
+	ReasonHotPlugMemory = "HotPlugMemoryError"
+)
+
+// errNoRoom is the error of more memory for a guest that an earlier version has started.
+var errNoRoom = errors.New("the guest was started without room for more memory: restart the VM")
+
+// guestResizer changes the CPUs and the memory of a running guest.
+type guestResizer interface {
+	domainReader
+	// SetVCPUs plugs vCPUs into a running guest.
+	SetVCPUs(ctx context.Context, domain string, count uint) error
+	// AttachMemory plugs a memory device into a running guest.
+	AttachMemory(ctx context.Context, domain string, device *libvirtxml.DomainMemorydev) error
+	// UpdateMemory changes how much the guest is to take from its memory device.
+	UpdateMemory(ctx context.Context, domain string, device *libvirtxml.DomainMemorydev) error
+}
+
+// resizeGuest gives a running guest the CPUs and the memory of its spec, once the kubelet has given its Pod the resources for them. It
+// depends on what the domain and the Pod have alone, so it also works after the agent was replaced, and after a migration.
+func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResizer) error {
+	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
+		vmistatus.Migrating(&s.vmi.Status) {
+		return nil
+	}
+	if s.domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.vmi) && uint64(resize.Desired(s.vmi).Memory) > s.domain.AtBoot() {
+		return &outcome.Terminal{Reason: ReasonHotPlugMemory, Err: errNoRoom}
+	}
+	granted := grantedTo(s.vmi, s.domain)
+	next := resize.ForGuest(resize.Desired(s.vmi), granted, s.pod)
+	if next == granted {
+		return nil
+	}
+	if next.Sockets != granted.Sockets {
+		t := topologyOf(s.domain.XML)
+		err := r.resize(s, ReasonHotPlugCPU, func() error {
+			return guest.SetVCPUs(ctx, s.domainName(), uint(next.Sockets*t.Cores*t.Threads))
+		})
+		if err != nil {
+			return err
+		}
+		// The new vCPUs have no priority yet.
+		s.cache.realtime.reset()
+	}
+	if next.Memory != granted.Memory {
+		err := r.resize(s, ReasonHotPlugMemory, func() error { return requestMemory(ctx, s, guest, uint64(next.Memory)) })
+		if err != nil {
+			return err
+		}
+	}
+	if err := readDomain(ctx, s, guest); err != nil {
+		return err
+	}
+	return r.setRealtime(ctx, s)
+}
+
+// requestMemory requests that the guest has a number of bytes of memory. A guest cannot have less than at its start.
+func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint64) error {
+	atBoot := s.domain.AtBoot()
+	requested := uint((bytes - min(bytes, atBoot)) >> 10)
+	if attached := s.domain.MemoryDevice(); attached != nil {
+		device := *attached
+		target := *attached.Target
+		target.Requested = &libvirtxml.DomainMemorydevTargetRequested{Value: requested, Unit: "KiB"}
+		device.Target = &target
+		return guest.UpdateMemory(ctx, s.domainName(), &device)
+	}
+	if requested == 0 {
+		return nil
+	}
+	return guest.AttachMemory(ctx, s.domainName(), domain.MemoryDevice(s.vmi, uint(atBoot>>10), requested))
+}
+
+// resize attempts to resize the guest. If libvirt refuses, a condition reports it with the reason.
+func (r *Reconciler) resize(s *scope, reason string, run func() error) error {
+	return r.attempt(s, reason, reason, func() error {
+		if err := run(); err != nil {
+			return fromConnection(fmt.Errorf("the guest keeps its size: %w", err))
+		}
+		return nil
+	})
+}
+
+// grantedTo returns what a running guest may have of that which can change. A guest takes the memory as it can.
+func grantedTo(vmi *v1.VirtualMachineInstance, d *hypervisor.Domain) resize.Size {
+	var size resize.Size
+	if t := topologyOf(d.XML); t != nil && resize.CanResizeCPUs(vmi) {
+		size.Sockets = t.Sockets
+	}
+	if d.XML.MaximumMemory != nil && resize.CanResizeMemory(vmi) {
+		size.Memory = int64(d.Granted())
+	}
+	return size
+}
+
+// topologyOf returns the topology of the vCPUs that a running guest has, or nil if libvirt does not report one.
+func topologyOf(d *libvirtxml.Domain) *v1.CPUTopology {
+	if d.CPU == nil || d.CPU.Topology == nil {
+		return nil
+	}
+	t := &v1.CPUTopology{
+		Cores: uint32(d.CPU.Topology.Cores), Sockets: uint32(d.CPU.Topology.Sockets), Threads: uint32(d.CPU.Topology.Threads),
+	}
+	// A domain to which none can be added has no current number.
+	if perSocket := t.Cores * t.Threads; d.VCPU != nil && d.VCPU.Current > 0 && perSocket > 0 {
+		t.Sockets = min(max(uint32(d.VCPU.Current)/perSocket, 1), t.Sockets)
+	}
+	return t
+}
