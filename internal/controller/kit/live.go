@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +61,21 @@ func eachPage[L client.ObjectList](
 			return nil
 		}
 	}
+}
+
+// Claims returns the claims of a namespace that the cache has, by name. They belong to the cache and must not be changed.
+func Claims(
+	ctx context.Context, cache client.Reader, namespace string,
+) (map[string]*corev1.PersistentVolumeClaim, error) {
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := cache.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", namespace, err)
+	}
+	claims := make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
+	for i := range list.Items {
+		claims[list.Items[i].Name] = &list.Items[i]
+	}
+	return claims, nil
 }
 
 // Current returns those objects of a namespace that keep selects by their metadata, as they are on the API server. It lists metadata only,

@@ -29,6 +29,19 @@ func Read[T client.Object](ctx context.Context, key client.ObjectKey, object T, 
 	return none, nil
 }
 
+// Run reads the object of a request from the cache and reconciles it. An object that is gone is not reconciled.
+func Run[T any, P interface {
+	*T
+	client.Object
+}](
+	ctx context.Context, cache client.Reader, key client.ObjectKey, object *P, reconcile func(context.Context) error,
+) (err error) {
+	if *object, err = Read(ctx, key, P(new(T)), cache); err != nil || *object == nil {
+		return err
+	}
+	return reconcile(ctx)
+}
+
 // Now returns the time of a clock, or of the system's if the clock is nil.
 func Now(c clock.PassiveClock) time.Time {
 	if c == nil {

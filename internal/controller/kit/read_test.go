@@ -49,3 +49,50 @@ func TestRead(t *testing.T) {
 		})
 	}
 }
+
+func TestRun(t *testing.T) {
+	key := client.ObjectKey{Namespace: "a", Name: "b"}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	failed, refused := errors.New("failed"), errors.New("refused")
+	for name, tc := range map[string]struct {
+		cache client.Reader
+		runs  bool
+		err   error
+	}{
+		"an object":              {fake.NewClientBuilder().WithObjects(pod).Build(), true, failed},
+		"an object that is gone": {fake.NewClientBuilder().Build(), false, nil},
+		"the cache fails": {interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return refused
+			},
+		}), false, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs := false
+			var object *corev1.Pod
+			err := kit.Run(t.Context(), tc.cache, key, &object, func(context.Context) error {
+				runs = object != nil && object.Name == key.Name
+				return failed
+			})
+			if runs != tc.runs || !errors.Is(err, tc.err) {
+				t.Errorf("reconciled: %t, %v", runs, err)
+			}
+		})
+	}
+}
+
+func TestClaims(t *testing.T) {
+	claim := func(namespace, name string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	cache := fake.NewClientBuilder().WithObjects(claim("a", "x"), claim("a", "y"), claim("b", "x"), claim("b", "z")).Build()
+	got, err := kit.Claims(t.Context(), cache, "a")
+	if err != nil || len(got) != 2 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	for _, name := range []string{"x", "y"} {
+		if c := got[name]; c == nil || c.Namespace != "a" || c.Name != name {
+			t.Errorf("got %v for %s", c, name)
+		}
+	}
+}

@@ -9,7 +9,9 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -38,8 +40,8 @@ func WriteStatus[T client.Object](
 }
 
 // Patch makes a change of an object's metadata or spec. If it changes something, it is written if the object is still
-// at the version that was read, and the object becomes the written one. Functions of controllerutil make the changes of
-// finalizers.
+// at the version that was read, and the object becomes the written one. AddFinalizer and
+// RemoveFinalizer change finalizers.
 func Patch[T client.Object](ctx context.Context, c client.Writer, object *T, change func(T)) error {
 	after, changed := changedBy(*object, change)
 	if !changed {
@@ -50,6 +52,36 @@ func Patch[T client.Object](ctx context.Context, c client.Writer, object *T, cha
 	}
 	*object = after
 	return nil
+}
+
+// AddFinalizer adds a finalizer to an object that does not have it.
+func AddFinalizer[T client.Object](ctx context.Context, c client.Writer, object *T, finalizer string) error {
+	return Patch(ctx, c, object, func(o T) { controllerutil.AddFinalizer(o, finalizer) })
+}
+
+// RemoveFinalizer removes finalizers from an object that has one of them. It is no error if the object is gone.
+func RemoveFinalizer[T client.Object](ctx context.Context, c client.Writer, object *T, finalizers ...string) error {
+	return client.IgnoreNotFound(Patch(ctx, c, object, func(o T) {
+		for _, finalizer := range finalizers {
+			controllerutil.RemoveFinalizer(o, finalizer)
+		}
+	}))
+}
+
+// Delete deletes an object if it is still the one that was read, or, with the option Unchanged, if it has not changed
+// either. It is no error if the object is gone.
+func Delete(ctx context.Context, c client.Writer, object client.Object, options ...client.DeleteOption) error {
+	same := client.Preconditions{UID: ptr.To(object.GetUID())}
+	err := c.Delete(ctx, object, append([]client.DeleteOption{same}, options...)...)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", nameOf(object), err)
+	}
+	return nil
+}
+
+// Unchanged is an option of Delete: the object is deleted only if it is at the version that was read.
+func Unchanged(object client.Object) client.Preconditions {
+	return client.Preconditions{UID: ptr.To(object.GetUID()), ResourceVersion: ptr.To(object.GetResourceVersion())}
 }
 
 // changedBy returns a copy of an object with a change, and whether it differs.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -86,5 +87,77 @@ func TestPatch(t *testing.T) {
 	var status *apierrors.StatusError
 	if err := Patch(t.Context(), c, &before, protect); !outcome.IsConflict(err) || !errors.As(err, &status) {
 		t.Errorf("got %v for a Pod that has changed", err)
+	}
+}
+
+func TestFinalizers(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", Finalizers: []string{"example.com/a"}}}
+	c := fake.NewClientBuilder().WithObjects(pod).Build()
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := AddFinalizer(t.Context(), c, &pod, "example.com/b"); err != nil || len(pod.Finalizers) != 2 {
+		t.Errorf("got %v, %v", pod.Finalizers, err)
+	}
+	err := RemoveFinalizer(t.Context(), c, &pod, "example.com/a", "example.com/c")
+	if err != nil || len(pod.Finalizers) != 1 || pod.Finalizers[0] != "example.com/b" {
+		t.Errorf("got %v, %v", pod.Finalizers, err)
+	}
+	if err := c.Delete(t.Context(), pod.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		t.Fatal(err)
+	}
+	gone := pod.DeepCopy()
+	if err := RemoveFinalizer(t.Context(), c, &pod, "example.com/b"); err != nil {
+		t.Errorf("the last one: %v", err)
+	}
+	if err := RemoveFinalizer(t.Context(), c, &gone, "example.com/b"); err != nil {
+		t.Errorf("an object that is gone: %v", err)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u", ResourceVersion: "7"}}
+	gone := apierrors.NewNotFound(corev1.Resource("pods"), "b")
+	failed := errors.New("failed")
+	for name, tc := range map[string]struct {
+		options       []client.DeleteOption
+		version       string
+		period        int64
+		answer, fails error
+	}{
+		"the same object":          {},
+		"the same version":         {options: []client.DeleteOption{Unchanged(pod)}, version: "7"},
+		"with a grace period":      {options: []client.DeleteOption{client.GracePeriodSeconds(3)}, period: 3},
+		"an object that is gone":   {answer: gone},
+		"the API server refuses":   {answer: failed, fails: failed},
+		"an object of another UID": {answer: apierrors.NewConflict(corev1.Resource("pods"), "b", failed), fails: failed},
+	} {
+		c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Delete: func(_ context.Context, _ client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+				got := (&client.DeleteOptions{}).ApplyOptions(options)
+				var version string
+				var period int64
+				if v := got.Preconditions.ResourceVersion; v != nil {
+					version = *v
+				}
+				if p := got.GracePeriodSeconds; p != nil {
+					period = *p
+				}
+				if object != client.Object(pod) || *got.Preconditions.UID != "u" || version != tc.version || period != tc.period {
+					t.Errorf("%s: deleted with the version %q and the period %d", name, version, period)
+				}
+				return tc.answer
+			},
+		})
+		err := Delete(t.Context(), c, pod, tc.options...)
+		if (err != nil) != (tc.fails != nil) || err != nil && !strings.Contains(err.Error(), "delete Pod a/b: ") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if apierrors.IsConflict(tc.answer) != outcome.IsConflict(err) {
+			t.Errorf("%s: got %v, which is not what the API server answered", name, err)
+		}
 	}
 }

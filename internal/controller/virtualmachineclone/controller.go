@@ -61,13 +61,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(kit.Fair(cloneWorkers)), r)
 }
 
-// Reconcile reconciles one clone. See Run for the order.
+// Reconcile reconciles one clone. See run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vmClone, err := kit.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineClone{}, r.Client)
-	if vmClone == nil || err != nil {
-		return outcome.Result(ctx, err)
-	}
-	scope := &Scope{Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Clone: vmClone}
-	err = Run(ctx, scope)
-	return outcome.Result(ctx, err, scope.RequeueAfter)
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.clone, s.run)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

@@ -23,21 +23,21 @@ import (
 
 // read reads an object of the clone's namespace, or returns nil if it does not exist. If the cache does not have it, it is read from the
 // API server, because the cache may be stale.
-func read[T client.Object](ctx context.Context, s *Scope, name string, object T) (T, error) {
-	return kit.Read(ctx, client.ObjectKey{Namespace: s.Clone.Namespace, Name: name}, object, s.Client, s.APIReader)
+func read[T client.Object](ctx context.Context, s *scope, name string, object T) (T, error) {
+	return kit.Read(ctx, client.ObjectKey{Namespace: s.clone.Namespace, Name: name}, object, s.Client, s.APIReader)
 }
 
 // observe reads what the next step depends on.
-func (s *Scope) observe(ctx context.Context) (observed clone.Observed, err error) {
-	observed = clone.Observed{Now: s.Now, Clone: s.Clone}
-	needs := clone.NeedsOf(s.Clone)
+func (s *scope) observe(ctx context.Context) (observed clone.Observed, err error) {
+	observed = clone.Observed{Now: s.now, Clone: s.clone}
+	needs := clone.NeedsOf(s.clone)
 	if needs.Snapshot {
-		if observed.Snapshot, err = read(ctx, s, clone.SnapshotName(s.Clone), &snapshotv1beta1.VirtualMachineSnapshot{}); err != nil {
+		if observed.Snapshot, err = read(ctx, s, clone.SnapshotName(s.clone), &snapshotv1beta1.VirtualMachineSnapshot{}); err != nil {
 			return observed, err
 		}
 	}
 	if needs.Source && observed.Snapshot == nil {
-		if observed.Source, err = read(ctx, s, s.Clone.Spec.Source.Name, &v1.VirtualMachine{}); err != nil {
+		if observed.Source, err = read(ctx, s, s.clone.Spec.Source.Name, &v1.VirtualMachine{}); err != nil {
 			return observed, err
 		}
 	}
@@ -47,12 +47,12 @@ func (s *Scope) observe(ctx context.Context) (observed clone.Observed, err error
 		}
 	}
 	if needs.Restore {
-		if observed.Restore, err = read(ctx, s, clone.RestoreName(s.Clone), &snapshotv1beta1.VirtualMachineRestore{}); err != nil {
+		if observed.Restore, err = read(ctx, s, clone.RestoreName(s.clone), &snapshotv1beta1.VirtualMachineRestore{}); err != nil {
 			return observed, err
 		}
 	}
 	if needs.Target {
-		if observed.Target, err = read(ctx, s, clone.TargetName(s.Clone), &v1.VirtualMachine{}); err != nil {
+		if observed.Target, err = read(ctx, s, clone.TargetName(s.clone), &v1.VirtualMachine{}); err != nil {
 			return observed, err
 		}
 	}
@@ -64,7 +64,7 @@ func (s *Scope) observe(ctx context.Context) (observed clone.Observed, err error
 
 // readClaims reads the claims that the restore has created: those in its status if it is complete, or else those whose annotation has its
 // name, as after its deletion.
-func (s *Scope) readClaims(ctx context.Context, vmRestore *snapshotv1beta1.VirtualMachineRestore) ([]*corev1.PersistentVolumeClaim, error) {
+func (s *scope) readClaims(ctx context.Context, vmRestore *snapshotv1beta1.VirtualMachineRestore) ([]*corev1.PersistentVolumeClaim, error) {
 	if vmRestore != nil && vmRestore.Status != nil && ptr.Deref(vmRestore.Status.Complete, false) {
 		var out []*corev1.PersistentVolumeClaim
 		for i := range vmRestore.Status.Restores {
@@ -78,19 +78,19 @@ func (s *Scope) readClaims(ctx context.Context, vmRestore *snapshotv1beta1.Virtu
 		}
 		return out, nil
 	}
-	name := clone.RestoreName(s.Clone)
+	name := clone.RestoreName(s.clone)
 	// The cache suffices while a claim is waiting. The list of the API server, which has no index, is read only once: if no claim is
 	// waiting, the clone does not need the restore any more.
 	cached := &corev1.PersistentVolumeClaimList{}
-	err := s.Client.List(ctx, cached, client.InNamespace(s.Clone.Namespace), client.MatchingFields{ClaimIndex: name}, client.UnsafeDisableDeepCopy)
+	err := s.Client.List(ctx, cached, client.InNamespace(s.clone.Namespace), client.MatchingFields{ClaimIndex: name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("list the PersistentVolumeClaims of VirtualMachineRestore %s/%s: %w", s.Clone.Namespace, name, err)
+		return nil, fmt.Errorf("list the PersistentVolumeClaims of VirtualMachineRestore %s/%s: %w", s.clone.Namespace, name, err)
 	}
 	claims := pointers(cached.Items)
 	if slices.ContainsFunc(claims, clone.IsWaiting) {
 		return claims, nil
 	}
-	current, err := kit.Current(ctx, s.APIReader, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), s.Clone.Namespace, cached.Items,
+	current, err := kit.Current(ctx, s.APIReader, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), s.clone.Namespace, cached.Items,
 		func(claim metav1.Object) bool { return claim.GetAnnotations()[snapshot.RestoreNameAnnotation] == name })
 	return pointers(current), err
 }

@@ -2,17 +2,14 @@
 // Copyright The Vireo Authors
 
 // Package virtualmachineclone clones VMs. What a clone does next is decided by package internal/snapshot/clone; this package reads what
-// the decision depends on, and applies it. Run has the order.
+// the decision depends on, and applies it. run has the order.
 package virtualmachineclone
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -25,25 +22,20 @@ import (
 // actionClone is the action of a clone's events.
 const actionClone = "Clone"
 
-// Scope is one reconciliation of one clone.
-type Scope struct {
-	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
-	Client    client.Client
-	APIReader client.Reader
-	// Recorder records events, each after the write that it reports.
-	Recorder events.EventRecorder
-	// Now is the time of the reconciliation.
-	Now time.Time
-
-	// Clone is the clone as read. The write of its status refreshes it.
-	Clone *v1beta1.VirtualMachineClone
-	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
-	RequeueAfter time.Duration
+// scope is one reconciliation of one clone.
+type scope struct {
+	*Reconciler
+	// clone is the clone as read. The write of its status refreshes it.
+	clone *v1beta1.VirtualMachineClone
+	// now is the time of the reconciliation.
+	now time.Time
+	// requeueAfter is when to reconcile again even if nothing changes, or 0.
+	requeueAfter time.Duration
 }
 
-// Run reconciles the clone. The numbered comment gives the reason for the order.
-func Run(ctx context.Context, s *Scope) error {
-	if s.Clone.DeletionTimestamp != nil {
+// run reconciles the clone. The numbered comment gives the reason for the order.
+func (s *scope) run(ctx context.Context) error {
+	if s.clone.DeletionTimestamp != nil {
 		return nil // The garbage collector deletes the objects that the clone owns.
 	}
 	observed, err := s.observe(ctx)
@@ -60,32 +52,31 @@ func Run(ctx context.Context, s *Scope) error {
 	}
 	// 1. The status is written last, once. It names the snapshot and the restore only once they exist. So if the status names an
 	// object that does not exist, a client has deleted it.
-	s.RequeueAfter = step.RequeueAfter
+	s.requeueAfter = step.RequeueAfter
 	return s.writeStatus(ctx, &step)
 }
 
 // apply applies the changes of a step and returns the first error. An object that exists already, or is deleted already, is no error.
-func (s *Scope) apply(ctx context.Context, step *clone.Step) error {
+func (s *scope) apply(ctx context.Context, step *clone.Step) error {
 	for _, object := range step.Create {
 		if err := s.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
 	for _, object := range step.Delete {
-		err := s.Client.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+		if err := kit.Delete(ctx, s.Client, object); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // writeStatus writes the status if it changed, and then records the events about the change.
-func (s *Scope) writeStatus(ctx context.Context, step *clone.Step) error {
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Clone, func(c *v1beta1.VirtualMachineClone) { c.Status = *step.Status },
+func (s *scope) writeStatus(ctx context.Context, step *clone.Step) error {
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.clone, func(c *v1beta1.VirtualMachineClone) { c.Status = *step.Status },
 		func(*v1beta1.VirtualMachineClone) {
 			for _, e := range step.Events {
-				s.Recorder.Eventf(s.Clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
+				s.Recorder.Eventf(s.clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
 			}
 		}))
 }
