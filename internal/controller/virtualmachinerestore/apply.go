@@ -46,7 +46,7 @@ func (e *refusedError) Unwrap() error { return e.err }
 // apply applies the changes of a step until one fails, and reports whether there are any. They do not depend on each other. There may be
 // hundreds, and the next reconciliation tries the rest again. So the checks come first, then the changes that unlock the target, and then
 // those that free storage for new claims.
-func apply(ctx context.Context, s *Scope, observed *restore.Observed, step *restore.Step) (bool, error) {
+func apply(ctx context.Context, s *scope, observed *restore.Observed, step *restore.Step) (bool, error) {
 	if step.Check != nil {
 		if err := check(ctx, s, step.Check.DeepCopy()); err != nil {
 			return false, err
@@ -64,7 +64,7 @@ func apply(ctx context.Context, s *Scope, observed *restore.Observed, step *rest
 		add(func() error { return update(ctx, s, observed.Live(object), object) })
 	}
 	for _, object := range step.Delete {
-		add(func() error { return remove(ctx, s, object) })
+		add(func() error { return kit.Delete(ctx, s.Client, object, kit.Unchanged(object)) })
 	}
 	for _, object := range step.Create {
 		add(func() error { return create(ctx, s, object) })
@@ -82,7 +82,7 @@ func apply(ctx context.Context, s *Scope, observed *restore.Observed, step *rest
 }
 
 // check returns a refusedError if the API server would not accept the target as a later step creates or writes it.
-func check(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
+func check(ctx context.Context, s *scope, vm *v1.VirtualMachine) error {
 	if s.target == nil {
 		return create(ctx, s, vm, client.DryRunAll)
 	}
@@ -96,7 +96,7 @@ func check(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
 func isRefused(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
 
 // create creates an object. If it exists already, because the cache was stale, it is not changed.
-func create(ctx context.Context, s *Scope, object client.Object, options ...client.CreateOption) error {
+func create(ctx context.Context, s *scope, object client.Object, options ...client.CreateOption) error {
 	err := s.Client.Create(ctx, object, options...)
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		return nil
@@ -114,66 +114,42 @@ func create(ctx context.Context, s *Scope, object client.Object, options ...clie
 }
 
 // update writes a changed copy of an object, if the object has not changed since it was read. Fields that our types do not have are kept.
-func update(ctx context.Context, s *Scope, live, changed client.Object, options ...client.PatchOption) error {
+func update(ctx context.Context, s *scope, live, changed client.Object, options ...client.PatchOption) error {
 	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(live), options...); err != nil {
 		return fmt.Errorf("patch %T %s: %w", changed, client.ObjectKeyFromObject(live), err)
 	}
 	return nil
 }
 
-// remove deletes an object, if it has not changed since it was read.
-func remove(ctx context.Context, s *Scope, object client.Object) error {
-	exactly := client.Preconditions{UID: ptr.To(object.GetUID()), ResourceVersion: ptr.To(object.GetResourceVersion())}
-	if err := client.IgnoreNotFound(s.Client.Delete(ctx, object, exactly)); err != nil {
-		return fmt.Errorf("delete %T %s: %w", object, client.ObjectKeyFromObject(object), err)
-	}
-	return nil
-}
-
 // lock sets restoreInProgress: the target does not start until it is removed.
-func lock(ctx context.Context, s *Scope) error {
-	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress = ptr.To(s.Restore.Name) })
+func lock(ctx context.Context, s *scope) error {
+	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress = ptr.To(s.restore.Name) })
 }
 
 // unlock removes restoreInProgress, and memoryDumpRequest, because the volume of the memory dump is not restored.
-func unlock(ctx context.Context, s *Scope) error {
+func unlock(ctx context.Context, s *scope) error {
 	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
 }
 
-// unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them, because it was deleted by force and perhaps
-// created again for another VM. vmRestore is nil if the cache does not have the restore.
-func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, vmRestore *v1beta1.VirtualMachineRestore) error {
-	vms := &v1.VirtualMachineList{}
-	if err := r.Client.List(ctx, vms, client.InNamespace(key.Namespace), client.MatchingFields{LockIndex: key.Name}); err != nil {
-		return fmt.Errorf("list the VirtualMachines that are locked for VirtualMachineRestore %s: %w", key, err)
-	}
-	for i := range vms.Items {
-		vm := &vms.Items[i]
-		if vmRestore != nil && vmRestore.Spec.Target.Name == vm.Name {
-			continue
-		}
-		// The cache may be stale.
-		live, err := kit.Read(ctx, key, &v1beta1.VirtualMachineRestore{}, r.APIReader)
-		if err != nil {
-			return err
-		}
-		if live != nil && live.Spec.Target.Name == vm.Name {
-			continue
-		}
-		if err := client.IgnoreNotFound(unlock(ctx, &Scope{Client: r.Client, target: vm})); err != nil {
+// unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them.
+func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey) error {
+	vms, err := kit.AbandonedVMs(ctx, r.Client, r.APIReader, LockIndex, key,
+		func(vmRestore *v1beta1.VirtualMachineRestore) string { return vmRestore.Spec.Target.Name })
+	for i := range vms {
+		if err := client.IgnoreNotFound(unlock(ctx, &scope{Reconciler: r, target: &vms[i]})); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
-func (s *Scope) patchTargetStatus(ctx context.Context, change func(*v1.VirtualMachineStatus)) error {
+func (s *scope) patchTargetStatus(ctx context.Context, change func(*v1.VirtualMachineStatus)) error {
 	target := s.target
 	return kit.WriteStatus(ctx, s.Client, &target, func(vm *v1.VirtualMachine) { change(&vm.Status) })
 }
 
 // stop stops the target permanently, by its run strategy, as virt-api does for the verb stop.
-func stop(ctx context.Context, s *Scope) error {
+func stop(ctx context.Context, s *scope) error {
 	strategy, err := s.target.RunStrategy()
 	if err != nil {
 		return fmt.Errorf("run strategy of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.target), err)
@@ -200,9 +176,9 @@ func stop(ctx context.Context, s *Scope) error {
 }
 
 // recordFailedDataVolumes records KubeVirt's event, on the restore as in KubeVirt: a new VM does not exist yet.
-func (s *Scope) recordFailedDataVolumes() {
+func (s *scope) recordFailedDataVolumes() {
 	for _, f := range s.failed {
-		s.Recorder.Eventf(s.Restore, nil, corev1.EventTypeWarning, snapshot.RestoreDataVolumeCreateErrorEvent, actionRestore,
+		s.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, snapshot.RestoreDataVolumeCreateErrorEvent, actionRestore,
 			"Error creating restore DataVolume %s: %v", f.name, f.err)
 	}
 }

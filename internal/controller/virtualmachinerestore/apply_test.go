@@ -26,8 +26,8 @@ func (r *recorded) Eventf(regarding, _ runtime.Object, kind, reason, _, note str
 func TestADataVolumeThatCannotBeCreatedIsReportedOnTheRestore(t *testing.T) {
 	for name, target := range map[string]*v1.VirtualMachine{"an existing VM": builder.MakeVM("vm").Obj(), "a new VM": nil} {
 		var got recorded
-		s := &Scope{
-			Recorder: &got, Restore: restoreTo("back", "vm", "snap", nil), target: target,
+		s := &scope{
+			Reconciler: &Reconciler{Recorder: &got}, restore: restoreTo("back", "vm", "snap", nil), target: target,
 			failed: []failedDataVolume{{"root", errors.New("exceeded quota")}},
 		}
 		s.recordFailedDataVolumes()

@@ -84,19 +84,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(kit.Fair(restoreWorkers)), r)
 }
 
-// Reconcile reconciles one restore. See Run for the phases.
+// Reconcile reconciles one restore. See run for the phases.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vmRestore, err := kit.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineRestore{}, r.Client)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmRestore); err != nil || vmRestore == nil {
+	if err := r.unlockAbandoned(ctx, request.NamespacedName); err != nil {
 		return outcome.Result(ctx, err)
 	}
-	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, DataVolumes: r.DataVolumes,
-		VolumeSnapshots: r.VolumeSnapshots, Now: kit.Now(r.Clock), Restore: vmRestore, patches: &r.patches,
-	}
-	err = Run(ctx, scope)
-	return outcome.Result(ctx, err, scope.RequeueAfter)
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.restore, s.run)
+	return outcome.Result(ctx, err, s.requeueAfter)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,14 +24,14 @@ import (
 )
 
 // readTarget reads the target.
-func (s *Scope) readTarget(ctx context.Context, from client.Reader) (err error) {
-	s.target, err = kit.Read(ctx, s.key(s.Restore.Spec.Target.Name), &v1.VirtualMachine{}, from)
+func (s *scope) readTarget(ctx context.Context, from client.Reader) (err error) {
+	s.target, err = kit.Read(ctx, s.key(s.restore.Spec.Target.Name), &v1.VirtualMachine{}, from)
 	return err
 }
 
 // observe reads what the next step depends on. Objects in lists belong to the cache and must not be changed.
-func observe(ctx context.Context, s *Scope) (restore.Observed, error) {
-	observed := restore.Observed{Now: s.Now, Restore: s.Restore, Target: s.target, Patches: s.patches}
+func observe(ctx context.Context, s *scope) (restore.Observed, error) {
+	observed := restore.Observed{Now: s.now, Restore: s.restore, Target: s.target, Patches: &s.patches}
 	for _, part := range []func(context.Context, *restore.Observed) error{
 		s.readInstance, s.readSnapshot, s.readClaims, s.readDataVolumes, s.readVolumeSnapshots, s.readRevisions, s.readStorageClasses,
 	} {
@@ -45,7 +44,7 @@ func observe(ctx context.Context, s *Scope) (restore.Observed, error) {
 
 // readInstance reads the target's VMI. The cache may be stale and not show a VMI that was created before the target was
 // locked.
-func (s *Scope) readInstance(ctx context.Context, observed *restore.Observed) error {
+func (s *scope) readInstance(ctx context.Context, observed *restore.Observed) error {
 	if s.target == nil {
 		return nil
 	}
@@ -56,12 +55,12 @@ func (s *Scope) readInstance(ctx context.Context, observed *restore.Observed) er
 }
 
 // key returns the key of an object in the namespace of the restore.
-func (s *Scope) key(name string) client.ObjectKey {
-	return client.ObjectKey{Namespace: s.Restore.Namespace, Name: name}
+func (s *scope) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: s.restore.Namespace, Name: name}
 }
 
-func (s *Scope) readSnapshot(ctx context.Context, observed *restore.Observed) (err error) {
-	observed.Snapshot, err = kit.Read(ctx, s.key(s.Restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
+func (s *scope) readSnapshot(ctx context.Context, observed *restore.Observed) (err error) {
+	observed.Snapshot, err = kit.Read(ctx, s.key(s.restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
 	if err != nil || observed.Snapshot == nil {
 		return err
 	}
@@ -72,20 +71,13 @@ func (s *Scope) readSnapshot(ctx context.Context, observed *restore.Observed) (e
 	return err
 }
 
-func (s *Scope) readClaims(ctx context.Context, observed *restore.Observed) error {
-	list := &corev1.PersistentVolumeClaimList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(s.Restore.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.Restore.Namespace, err)
-	}
-	observed.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
-	for i := range list.Items {
-		observed.Claims[list.Items[i].Name] = &list.Items[i]
-	}
-	return nil
+func (s *scope) readClaims(ctx context.Context, observed *restore.Observed) (err error) {
+	observed.Claims, err = kit.Claims(ctx, s.Client, s.restore.Namespace)
+	return err
 }
 
-func (s *Scope) readDataVolumes(ctx context.Context, observed *restore.Observed) error {
-	list, err := s.DataVolumes.List(ctx, s.Restore.Namespace)
+func (s *scope) readDataVolumes(ctx context.Context, observed *restore.Observed) error {
+	list, err := s.DataVolumes.List(ctx, s.restore.Namespace)
 	switch {
 	case errors.Is(err, datavolume.ErrNotInstalled):
 		observed.NoDataVolumes = err
@@ -101,7 +93,7 @@ func (s *Scope) readDataVolumes(ctx context.Context, observed *restore.Observed)
 }
 
 // readVolumeSnapshots reads the VolumeSnapshots of the content, which are needed until the target is restored.
-func (s *Scope) readVolumeSnapshots(ctx context.Context, observed *restore.Observed) (err error) {
+func (s *scope) readVolumeSnapshots(ctx context.Context, observed *restore.Observed) (err error) {
 	if observed.Content == nil || observed.Restored() {
 		return nil
 	}
@@ -110,9 +102,9 @@ func (s *Scope) readVolumeSnapshots(ctx context.Context, observed *restore.Obser
 }
 
 // readRevisions reads the ControllerRevisions from the API server, because the cache contains only those with an owner.
-func (s *Scope) readRevisions(ctx context.Context, observed *restore.Observed) error {
+func (s *scope) readRevisions(ctx context.Context, observed *restore.Observed) error {
 	observed.Revisions = map[string]*appsv1.ControllerRevision{}
-	for _, names := range restore.Revisions(s.Restore, observed.Content) {
+	for _, names := range restore.Revisions(s.restore, observed.Content) {
 		for _, name := range []string{names.From, names.To} {
 			revision, err := kit.Read(ctx, s.key(name), &appsv1.ControllerRevision{}, s.APIReader)
 			if err != nil {
@@ -126,7 +118,7 @@ func (s *Scope) readRevisions(ctx context.Context, observed *restore.Observed) e
 	return nil
 }
 
-func (s *Scope) readStorageClasses(ctx context.Context, observed *restore.Observed) error {
+func (s *scope) readStorageClasses(ctx context.Context, observed *restore.Observed) error {
 	list := &storagev1.StorageClassList{}
 	if err := s.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list StorageClasses: %w", err)

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package virtualmachinerestore restores VMs from snapshots. What a restore does next is decided by package
-// internal/snapshot/restore; this package reads what the decision depends on, and applies it. Run has the order.
+// internal/snapshot/restore; this package reads what the decision depends on, and applies it. run has the order.
 package virtualmachinerestore
 
 import (
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -20,7 +19,6 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/restore"
 )
@@ -31,27 +29,15 @@ const actionRestore = "Restore"
 // recheck is the delay after which a restore that has changed objects is reconciled again: ControllerRevisions are not watched.
 const recheck = time.Second
 
-// Scope is one reconciliation of one restore.
-type Scope struct {
-	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
-	Client    client.Client
-	APIReader client.Reader
-	// Recorder records events, each after the write that it reports.
-	Recorder events.EventRecorder
-	// DataVolumes reads the importer's DataVolumes.
-	DataVolumes DataVolumes
-	// VolumeSnapshots reads VolumeSnapshots.
-	VolumeSnapshots volumesnapshot.Reader
-	// Now is the time of the reconciliation.
-	Now time.Time
-
-	// Restore is the restore as read. Each write refreshes it.
-	Restore *v1beta1.VirtualMachineRestore
-	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
-	RequeueAfter time.Duration
-
-	// patches applies the patches of restores.
-	patches *restore.Patches
+// scope is one reconciliation of one restore.
+type scope struct {
+	*Reconciler
+	// restore is the restore as read. Each write refreshes it.
+	restore *v1beta1.VirtualMachineRestore
+	// now is the time of the reconciliation.
+	now time.Time
+	// requeueAfter is when to reconcile again even if nothing changes, or 0.
+	requeueAfter time.Duration
 	// target is the VM that the restore names, and vmi is its VMI. Nil if they do not exist.
 	target *v1.VirtualMachine
 	vmi    *v1.VirtualMachineInstance
@@ -59,12 +45,12 @@ type Scope struct {
 	failed []failedDataVolume
 }
 
-// Run reconciles the restore. The numbered comments give the reasons for the order.
-func Run(ctx context.Context, s *Scope) error {
-	if s.Restore.DeletionTimestamp != nil {
+// run reconciles the restore. The numbered comments give the reasons for the order.
+func (s *scope) run(ctx context.Context) error {
+	if s.restore.DeletionTimestamp != nil {
 		return release(ctx, s)
 	}
-	if restore.Finished(s.Restore.Status) {
+	if restore.Finished(s.restore.Status) {
 		return nil
 	}
 	if err := s.readTarget(ctx, s.Client); err != nil {
@@ -95,17 +81,17 @@ func Run(ctx context.Context, s *Scope) error {
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a restore")
 		step = restore.Failed(observed, err)
 	}
-	s.RequeueAfter = step.RequeueAfter
-	if changed && s.RequeueAfter == 0 {
-		s.RequeueAfter = recheck
+	s.requeueAfter = step.RequeueAfter
+	if changed && s.requeueAfter == 0 {
+		s.requeueAfter = recheck
 	}
 	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the changes.
 	return writeStatus(ctx, s, &step)
 }
 
 // protect adds the finalizer, and the target as the owner if the restore has none.
-func protect(ctx context.Context, s *Scope) error {
-	return kit.Patch(ctx, s.Client, &s.Restore, func(vmRestore *v1beta1.VirtualMachineRestore) {
+func protect(ctx context.Context, s *scope) error {
+	return kit.Patch(ctx, s.Client, &s.restore, func(vmRestore *v1beta1.VirtualMachineRestore) {
 		if s.target != nil && len(vmRestore.OwnerReferences) == 0 {
 			vmRestore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target, v1.VirtualMachineGroupVersionKind)}
 		}
@@ -114,15 +100,15 @@ func protect(ctx context.Context, s *Scope) error {
 }
 
 // release unlocks the target of a restore that is being deleted, and removes the finalizer. What has been restored stays.
-func release(ctx context.Context, s *Scope) error {
-	if !s.hasFinalizer() {
+func release(ctx context.Context, s *scope) error {
+	if !controllerutil.ContainsFinalizer(s.restore, snapshot.VirtualMachineRestoreFinalizer) {
 		return nil
 	}
 	// The cache may be stale and not show the lock.
 	if err := s.readTarget(ctx, s.APIReader); err != nil {
 		return err
 	}
-	step := restore.Released(restore.Observed{Now: s.Now, Restore: s.Restore, Target: s.target})
+	step := restore.Released(restore.Observed{Now: s.now, Restore: s.restore, Target: s.target})
 	if step.Unlock {
 		if err := client.IgnoreNotFound(unlock(ctx, s)); err != nil {
 			return err
@@ -131,21 +117,15 @@ func release(ctx context.Context, s *Scope) error {
 	if err := writeStatus(ctx, s, &step); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(kit.Patch(ctx, s.Client, &s.Restore, func(vmRestore *v1beta1.VirtualMachineRestore) {
-		controllerutil.RemoveFinalizer(vmRestore, snapshot.VirtualMachineRestoreFinalizer)
-	}))
-}
-
-func (s *Scope) hasFinalizer() bool {
-	return controllerutil.ContainsFinalizer(s.Restore, snapshot.VirtualMachineRestoreFinalizer)
+	return kit.RemoveFinalizer(ctx, s.Client, &s.restore, snapshot.VirtualMachineRestoreFinalizer)
 }
 
 // writeStatus writes the status if it changed, and then records the event about the change.
-func writeStatus(ctx context.Context, s *Scope, step *restore.Step) error {
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Restore, func(r *v1beta1.VirtualMachineRestore) { r.Status = step.Status },
+func writeStatus(ctx context.Context, s *scope, step *restore.Step) error {
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.restore, func(r *v1beta1.VirtualMachineRestore) { r.Status = step.Status },
 		func(*v1beta1.VirtualMachineRestore) {
 			if e := step.Event; e != nil {
-				s.Recorder.Eventf(s.Restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
+				s.Recorder.Eventf(s.restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
 			}
 			s.recordFailedDataVolumes()
 		}))
