@@ -27,7 +27,7 @@ const actionCreate = "Create"
 // createContent stores the locked VM.
 func (s *scope) createContent(ctx context.Context) error {
 	// The cache may be stale and not show the VMI, whose guest would then not be frozen.
-	if err := s.loadVMI(ctx, s.apiReader); err != nil {
+	if err := s.loadVMI(ctx, s.APIReader); err != nil {
 		return err
 	}
 	stored, err := s.stored(ctx)
@@ -48,10 +48,10 @@ func (s *scope) createContent(ctx context.Context) error {
 		}
 	}
 	key := client.ObjectKeyFromObject(content)
-	err = s.client.Create(ctx, content)
+	err = s.Client.Create(ctx, content)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		if err := s.loadContent(ctx, s.apiReader); err != nil || s.observed.Content != nil {
+		if err := s.loadContent(ctx, s.APIReader); err != nil || s.observed.Content != nil {
 			return err // The cache was stale.
 		}
 		return fmt.Errorf("VirtualMachineSnapshotContent %s exists and belongs to another snapshot: delete it", key)
@@ -59,7 +59,7 @@ func (s *scope) createContent(ctx context.Context) error {
 		return fmt.Errorf("create VirtualMachineSnapshotContent %s: %w", key, err)
 	}
 	s.setContent(content)
-	s.recorder.Eventf(s.snapshot, nil, corev1.EventTypeNormal, snapshot.ContentCreatedEvent, actionCreate,
+	s.Recorder.Eventf(s.snapshot, nil, corev1.EventTypeNormal, snapshot.ContentCreatedEvent, actionCreate,
 		"Successfully created VirtualMachineSnapshotContent %s", content.Name)
 	return nil
 }
@@ -72,7 +72,7 @@ func (s *scope) wholeClaims(ctx context.Context, volumes []capture.Volume) ([]ca
 			continue
 		}
 		key := client.ObjectKeyFromObject(whole[i].Claim)
-		claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.apiReader)
+		claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.APIReader)
 		switch {
 		case err != nil:
 			return nil, err
@@ -88,7 +88,7 @@ func (s *scope) wholeClaims(ctx context.Context, volumes []capture.Volume) ([]ca
 func (s *scope) stored(ctx context.Context) (capture.Stored, error) {
 	vm := s.observed.Source.VM
 	out := capture.Stored{VM: vm, Volumes: s.observed.Source.Volumes}
-	scope := &virtualmachine.Scope{Client: s.client, APIReader: s.apiReader, VM: vm, VMI: s.vmi}
+	scope := &virtualmachine.Scope{Client: s.Client, APIReader: s.APIReader, VM: vm, VMI: s.vmi}
 	var err error
 	if out.Identity, err = virtualmachine.StoredIdentity(ctx, scope); err != nil {
 		return out, err
@@ -103,10 +103,10 @@ func (s *scope) stored(ctx context.Context) (capture.Stored, error) {
 func (s *scope) copyRevision(ctx context.Context, revision capture.RevisionCopy) error {
 	from := &appsv1.ControllerRevision{}
 	key := client.ObjectKey{Namespace: s.snapshot.Namespace, Name: revision.From}
-	if err := s.apiReader.Get(ctx, key, from); err != nil {
+	if err := s.APIReader.Get(ctx, key, from); err != nil {
 		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
 	}
-	err := s.client.Create(ctx, capture.Revision(s.snapshot, from, revision.To))
+	err := s.Client.Create(ctx, capture.Revision(s.snapshot, from, revision.To))
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return s.checkCopy(ctx, from, revision.To)
@@ -119,7 +119,7 @@ func (s *scope) copyRevision(ctx context.Context, revision capture.RevisionCopy)
 // checkCopy returns an error unless a ControllerRevision is a copy that an earlier attempt has created.
 func (s *scope) checkCopy(ctx context.Context, from *appsv1.ControllerRevision, name string) error {
 	live, key := &appsv1.ControllerRevision{}, client.ObjectKey{Namespace: s.snapshot.Namespace, Name: name}
-	if err := s.apiReader.Get(ctx, key, live); err != nil {
+	if err := s.APIReader.Get(ctx, key, live); err != nil {
 		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
 	}
 	if !metav1.IsControlledBy(live, s.snapshot) || !capture.SameData(from, live) {
@@ -134,15 +134,11 @@ func (s *scope) deleteContent(ctx context.Context) error {
 	if content.DeletionTimestamp != nil {
 		return nil
 	}
-	err := s.client.Delete(ctx, content, client.Preconditions{UID: &content.UID, ResourceVersion: &content.ResourceVersion})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete VirtualMachineSnapshotContent %s: %w", client.ObjectKeyFromObject(content), err)
-	}
-	return nil
+	return kit.Delete(ctx, s.Client, content, kit.Unchanged(content))
 }
 
 // writeStatus writes the status if it changed.
 func (s *scope) writeStatus(ctx context.Context) error {
 	status := capture.Status(s.snapshot, s.observed)
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) { o.Status = status }))
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) { o.Status = status }))
 }

@@ -75,17 +75,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one snapshot; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vmSnapshot, err := kit.Read(ctx, request.NamespacedName, &v1beta1.VirtualMachineSnapshot{}, r.Client)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if err := r.unlockAbandoned(ctx, request.NamespacedName, vmSnapshot); err != nil || vmSnapshot == nil {
+	if err := r.unlockAbandoned(ctx, request.NamespacedName); err != nil {
 		return outcome.Result(ctx, err)
 	}
-	s := &scope{
-		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots, dataVolumes: r.DataVolumes,
-		pods: &r.pods, now: kit.Now(r.Clock), snapshot: vmSnapshot,
-	}
-	err = s.run(ctx)
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.snapshot, s.run)
 	return outcome.Result(ctx, err, s.requeueAfter)
 }

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -30,7 +29,7 @@ func (s *scope) readSource(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if source.Volumes, err = volumesnapshot.Volumes(ctx, s.client, s.volumeSnapshots, expanded); err != nil {
+	if source.Volumes, err = volumesnapshot.Volumes(ctx, s.Client, s.VolumeSnapshots, expanded); err != nil {
 		return err
 	}
 	source.Online, source.Unfilled = s.vmi != nil, map[string]string{}
@@ -39,7 +38,7 @@ func (s *scope) readSource(ctx context.Context) error {
 		if claim == nil {
 			continue
 		}
-		filled, problem, err := datavolume.Filled(ctx, s.dataVolumes, claim)
+		filled, problem, err := datavolume.Filled(ctx, s.DataVolumes, claim)
 		if err != nil {
 			return err
 		}
@@ -62,7 +61,7 @@ func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
 		return vm, nil
 	}
-	specs, err := reference.Finder{Objects: s.client, Revisions: s.apiReader}.Find(ctx, vm)
+	specs, err := reference.Finder{Objects: s.Client, Revisions: s.APIReader}.Find(ctx, vm)
 	switch {
 	case apierrors.IsNotFound(err):
 		return vm, nil
@@ -81,7 +80,7 @@ func (s *scope) lock(ctx context.Context) error {
 			return err
 		}
 	}
-	return kit.Patch(ctx, s.client, &s.observed.Source.VM, func(vm *v1.VirtualMachine) { controllerutil.AddFinalizer(vm, snapshot.SourceFinalizer) })
+	return kit.AddFinalizer(ctx, s.Client, &s.observed.Source.VM, snapshot.SourceFinalizer)
 }
 
 // unlock unlocks the VM if it is locked for this snapshot. The status is written last, because it determines to which snapshot the
@@ -95,44 +94,28 @@ func (s *scope) unlockFrom(ctx context.Context, name string) error {
 	if vm == nil || vm.Status.SnapshotInProgress == nil || *vm.Status.SnapshotInProgress != name {
 		return nil
 	}
-	unprotect := func(vm *v1.VirtualMachine) { controllerutil.RemoveFinalizer(vm, snapshot.SourceFinalizer) }
-	if err := kit.Patch(ctx, s.client, &s.observed.Source.VM, unprotect); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := kit.RemoveFinalizer(ctx, s.Client, &s.observed.Source.VM, snapshot.SourceFinalizer); err != nil {
+		return err
 	}
 	return client.IgnoreNotFound(s.setInProgress(ctx, nil))
 }
 
-// unlockAbandoned unlocks the VMs that are locked for a snapshot that is not taken of them, because it was deleted by force and perhaps
-// created again for another VM. vmSnapshot is nil if the cache does not have the snapshot.
-func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey, vmSnapshot *v1beta1.VirtualMachineSnapshot) error {
-	vms := &v1.VirtualMachineList{}
-	if err := r.Client.List(ctx, vms, client.InNamespace(key.Namespace), client.MatchingFields{LockIndex: key.Name}); err != nil {
-		return fmt.Errorf("list the VirtualMachines that are locked for VirtualMachineSnapshot %s: %w", key, err)
-	}
-	for i := range vms.Items {
-		vm := &vms.Items[i]
-		if vmSnapshot != nil && vmSnapshot.Spec.Source.Name == vm.Name {
-			continue
-		}
-		// The cache may be stale.
-		live, err := kit.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, r.APIReader)
-		if err != nil {
-			return err
-		}
-		if live != nil && live.Spec.Source.Name == vm.Name {
-			continue
-		}
-		s := &scope{client: r.Client}
-		s.observed.Source.VM = vm
+// unlockAbandoned unlocks the VMs that are locked for a snapshot that is not taken of them.
+func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey) error {
+	vms, err := kit.AbandonedVMs(ctx, r.Client, r.APIReader, LockIndex, key,
+		func(vmSnapshot *v1beta1.VirtualMachineSnapshot) string { return vmSnapshot.Spec.Source.Name })
+	for i := range vms {
+		s := &scope{Reconciler: r}
+		s.observed.Source.VM = &vms[i]
 		if err := s.unlockFrom(ctx, key.Name); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func (s *scope) setInProgress(ctx context.Context, name *string) error {
-	return kit.WriteStatus(ctx, s.client, &s.observed.Source.VM, func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = name })
+	return kit.WriteStatus(ctx, s.Client, &s.observed.Source.VM, func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = name })
 }
 
 // countPods counts the unfinished Pods that use a claim of the VM. It reads other Pods than launcher Pods, which are not in the cache, only
@@ -146,7 +129,7 @@ func (s *scope) countPods(ctx context.Context) (int, error) {
 	}
 	pods := map[string]bool{}
 	for _, claim := range claims {
-		launchers, err := claimusers.Launchers(ctx, s.client, s.snapshot.Namespace, claim)
+		launchers, err := claimusers.Launchers(ctx, s.Client, s.snapshot.Namespace, claim)
 		if err != nil {
 			return 0, err
 		}
@@ -157,7 +140,7 @@ func (s *scope) countPods(ctx context.Context) (int, error) {
 	if len(pods) > 0 || len(claims) == 0 {
 		return len(pods), nil
 	}
-	scanner := claimusers.Scanner{Cached: s.client, API: s.apiReader, Selector: podstate.NotTerminal, Recent: s.pods}
+	scanner := claimusers.Scanner{Cached: s.Client, API: s.APIReader, Selector: podstate.NotTerminal, Recent: &s.pods}
 	used, err := scanner.Used(ctx, s.snapshot.Namespace, claims, s.now, claimusers.MaxProofAge)
 	for _, pod := range used {
 		pods[pod] = true

@@ -12,17 +12,13 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/snapshot"
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/claimusers"
-	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -37,19 +33,9 @@ const (
 
 // scope is one reconciliation of one snapshot.
 type scope struct {
-	// client reads from the cache and writes to the API server. apiReader reads from the API server.
-	client    client.Client
-	apiReader client.Reader
-	// recorder records events, each after the change that it reports.
-	recorder events.EventRecorder
-	// volumeSnapshots and dataVolumes read kinds that the cluster may not have.
-	volumeSnapshots volumesnapshot.Reader
-	dataVolumes     datavolume.Reader
-	// pods are the recent scans for Pods that use claims, which all snapshots share.
-	pods *claimusers.Recent
+	*Reconciler
 	// now is the time of the reconciliation.
 	now time.Time
-
 	// snapshot is the snapshot as read. Writes of metadata refresh it; its status changes only when the status is written.
 	snapshot *v1beta1.VirtualMachineSnapshot
 	// vmi is the VM's VMI, or nil. A VMI of the same name that the VM does not control does not count: any user may have created it.
@@ -101,13 +87,13 @@ func (s *scope) phase() v1beta1.VirtualMachineSnapshotPhase {
 func (s *scope) load(ctx context.Context) error {
 	s.observed.Now = s.now
 	var err error
-	if s.observed.Source.VM, err = kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.client); err != nil {
+	if s.observed.Source.VM, err = kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.Client); err != nil {
 		return err
 	}
-	if err := s.loadVMI(ctx, s.client); err != nil {
+	if err := s.loadVMI(ctx, s.Client); err != nil {
 		return err
 	}
-	return s.loadContent(ctx, s.client)
+	return s.loadContent(ctx, s.Client)
 }
 
 // loadVMI reads the VM's VMI. The snapshot waits for a VMI that the VM has not adopted yet, because its launcher Pod uses the claims.
@@ -171,7 +157,7 @@ func (s *scope) take(ctx context.Context) error {
 	if deadline := capture.Deadline(s.snapshot); !deadline.IsZero() {
 		s.requeue(deadline.Sub(s.now) + time.Millisecond) // It fails after the deadline.
 	}
-	if err := s.addFinalizer(ctx); err != nil {
+	if err := kit.AddFinalizer(ctx, s.Client, &s.snapshot, snapshot.VirtualMachineSnapshotFinalizer); err != nil {
 		return err
 	}
 	locked := s.observed.Source.Locked(s.snapshot.Name)
@@ -221,7 +207,7 @@ func (s *scope) abandon(ctx context.Context) error {
 		return nil
 	}
 	// The cache may not show that the snapshot was taken in time, that the content exists, or that the VM is locked.
-	if err := s.loadContent(ctx, s.apiReader); err != nil {
+	if err := s.loadContent(ctx, s.APIReader); err != nil {
 		return err
 	}
 	if s.phase() == v1beta1.Succeeded {
@@ -231,16 +217,10 @@ func (s *scope) abandon(ctx context.Context) error {
 		return s.deleteContent(ctx)
 	}
 	var err error
-	if s.observed.Source.VM, err = kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader); err != nil {
+	if s.observed.Source.VM, err = kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.APIReader); err != nil {
 		return err
 	}
 	return s.unlock(ctx)
-}
-
-func (s *scope) addFinalizer(ctx context.Context) error {
-	return kit.Patch(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) {
-		controllerutil.AddFinalizer(o, snapshot.VirtualMachineSnapshotFinalizer)
-	})
 }
 
 // removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content has been deleted or was taken.
@@ -250,7 +230,7 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 		return nil
 	}
 	// The cache may be stale and not show the lock.
-	vm, err := kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.apiReader)
+	vm, err := kit.Read(ctx, s.sourceKey(), &v1.VirtualMachine{}, s.APIReader)
 	if err != nil {
 		return err
 	}
@@ -258,7 +238,5 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 	if err := s.unlock(ctx); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(kit.Patch(ctx, s.client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) {
-		controllerutil.RemoveFinalizer(o, snapshot.VirtualMachineSnapshotFinalizer)
-	}))
+	return kit.RemoveFinalizer(ctx, s.Client, &s.snapshot, snapshot.VirtualMachineSnapshotFinalizer)
 }
