@@ -5,10 +5,8 @@ package virtualmachinesnapshotcontent
 
 import (
 	"context"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -133,17 +131,7 @@ var freezeChanged = kit.Updates(func(before, after *v1.VirtualMachineInstance) b
 
 // Reconcile reconciles one content; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	s := &scope{
-		client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, volumeSnapshots: r.VolumeSnapshots,
-		now: kit.Now(r.Clock), content: &v1beta1.VirtualMachineSnapshotContent{},
-	}
-	err := r.Client.Get(ctx, request.NamespacedName, s.content)
-	switch {
-	case apierrors.IsNotFound(err):
-		return ctrl.Result{}, nil
-	case err != nil:
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineSnapshotContent %s: %w", request, err)
-	}
-	err = s.run(ctx)
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.content, s.run)
 	return outcome.Result(ctx, err, s.requeueAfter)
 }

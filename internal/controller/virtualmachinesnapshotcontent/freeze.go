@@ -113,7 +113,7 @@ func (s *scope) limit() time.Duration {
 func (s *scope) writeIntent(ctx context.Context, vmi *v1.VirtualMachineInstance, intent *freeze.Intent) error {
 	changed := vmi.DeepCopy()
 	changed.Status.SnapshotFreeze = intent.Status()
-	if _, err := vmistatus.Patch(ctx, s.client, vmistatus.Controller, vmi, changed); client.IgnoreNotFound(err) != nil {
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, vmi, changed); client.IgnoreNotFound(err) != nil {
 		return err
 	}
 	s.requeue(max(intent.Deadline.Sub(s.now), takeRetry))
@@ -143,7 +143,7 @@ func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.Virtual
 		return err
 	}
 	if vmi != nil && guest.Broken && !before.Broken {
-		s.recorder.Eventf(vmi, s.content, corev1.EventTypeWarning, snapshot.FreezeErrorEvent, actionTake,
+		s.Recorder.Eventf(vmi, s.content, corev1.EventTypeWarning, snapshot.FreezeErrorEvent, actionTake,
 			"Snapshot %s is not consistent: %s", s.snapshot.Name, guest.Problem)
 	}
 	return s.clearIntent(ctx, vmi, view)
@@ -156,7 +156,7 @@ func (s *scope) clearIntent(ctx context.Context, vmi *v1.VirtualMachineInstance,
 	}
 	changed := vmi.DeepCopy()
 	changed.Status.SnapshotFreeze = nil
-	_, err := vmistatus.Patch(ctx, s.client, vmistatus.Controller, vmi, changed)
+	_, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, vmi, changed)
 	return client.IgnoreNotFound(err)
 }
 
@@ -168,7 +168,7 @@ func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error)
 		return nil, nil
 	}
 	key := client.ObjectKey{Namespace: s.content.Namespace, Name: s.content.Spec.Source.VirtualMachine.Name}
-	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.apiReader)
+	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.APIReader)
 	if err != nil || vmi == nil || vmi.IsFinal() || !metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi) {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (s *scope) needsFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance)
 // isLocked reports whether the VM is locked for this snapshot, which virt-controller writes to its status before the content exists.
 func (s *scope) isLocked(ctx context.Context) (bool, error) {
 	of := s.content.Spec.Source.VirtualMachine
-	vm, err := kit.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{}, s.apiReader)
+	vm, err := kit.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{}, s.APIReader)
 	if err != nil || vm == nil {
 		return false, err
 	}

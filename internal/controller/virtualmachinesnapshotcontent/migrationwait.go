@@ -31,7 +31,7 @@ func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineIns
 		return false, nil
 	}
 	preceded := false
-	err := kit.EachMigration(ctx, s.apiReader, client.ObjectKeyFromObject(vmi), func(m *v1.VirtualMachineInstanceMigration) {
+	err := kit.EachMigration(ctx, s.APIReader, client.ObjectKeyFromObject(vmi), func(m *v1.VirtualMachineInstanceMigration) {
 		preceded = preceded || isPreceded(vmi, m, s.content.CreationTimestamp)
 	})
 	if err != nil || !preceded {

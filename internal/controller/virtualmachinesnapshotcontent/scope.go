@@ -15,10 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vireo-project/vireo/api/csi"
 	"github.com/vireo-project/vireo/api/snapshot"
@@ -34,16 +32,9 @@ const takeRetry = 5 * time.Second
 
 // scope is one reconciliation of one content.
 type scope struct {
-	// client reads from the cache and writes to the API server. apiReader reads from the API server.
-	client    client.Client
-	apiReader client.Reader
-	// recorder records events, each after what it reports has happened.
-	recorder events.EventRecorder
-	// volumeSnapshots reads kinds that the cluster may not have.
-	volumeSnapshots volumesnapshot.Reader
+	*Reconciler
 	// now is the time of the reconciliation.
 	now time.Time
-
 	// content is the content as read. Writes of metadata refresh it; its status changes only when the status is written.
 	content *v1beta1.VirtualMachineSnapshotContent
 	// snapshot is the snapshot that the content belongs to, or nil.
@@ -68,7 +59,8 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	// 2. A content of which no more is to be taken does not protect anything.
 	if abandoned && (isCreated(s.content) || s.taken.Thawed) {
-		if err := s.removeFinalizer(ctx); err != nil {
+		err := kit.RemoveFinalizer(ctx, s.Client, &s.content, snapshot.VirtualMachineSnapshotContentFinalizer)
+		if err != nil {
 			return err
 		}
 	}
@@ -93,7 +85,7 @@ func (s *scope) load(ctx context.Context) error {
 		Abandoned: s.snapshot == nil || s.snapshot.DeletionTimestamp != nil,
 	}
 	for _, name := range volumeSnapshotNames(s.content) {
-		found, err := s.volumeSnapshots.Get(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: name})
+		found, err := s.VolumeSnapshots.Get(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: name})
 		switch {
 		case errors.Is(err, volumesnapshot.ErrNotInstalled):
 			s.taken.Problem = err.Error()
@@ -114,7 +106,7 @@ func (s *scope) loadSnapshot(ctx context.Context) error {
 	if key.Name == "" {
 		return nil
 	}
-	of, err := kit.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.client, s.apiReader) // The cache may be behind.
+	of, err := kit.Read(ctx, key, &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader) // The cache may be behind.
 	if err != nil || of == nil {
 		return err
 	}
@@ -158,19 +150,13 @@ func (s *scope) requeue(after time.Duration) {
 	s.requeueAfter = outcome.Sooner(s.requeueAfter, after)
 }
 
-func (s *scope) removeFinalizer(ctx context.Context) error {
-	return client.IgnoreNotFound(kit.Patch(ctx, s.client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) {
-		controllerutil.RemoveFinalizer(o, snapshot.VirtualMachineSnapshotContentFinalizer)
-	}))
-}
-
 // writeStatus writes the status if it changed, and records the VolumeSnapshots that are gone.
 func (s *scope) writeStatus(ctx context.Context) error {
 	status := capture.ContentStatus(s.content, s.taken)
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { o.Status = status },
+	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { o.Status = status },
 		func(before *v1beta1.VirtualMachineSnapshotContent) {
 			for _, name := range missing(before.Status, s.taken) {
-				s.recorder.Eventf(s.content, nil, corev1.EventTypeWarning, snapshot.VolumeSnapshotMissingEvent, actionTake,
+				s.Recorder.Eventf(s.content, nil, corev1.EventTypeWarning, snapshot.VolumeSnapshotMissingEvent, actionTake,
 					"VolumeSnapshot %s no longer exists", name)
 			}
 		}))

@@ -76,7 +76,7 @@ func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 		if name == "" || s.taken.Snapshots[name] != nil {
 			continue
 		}
-		class, err := volumesnapshot.ClassOf(ctx, s.client, s.volumeSnapshots, ptr.Deref(backup.PersistentVolumeClaim.Spec.StorageClassName, ""))
+		class, err := volumesnapshot.ClassOf(ctx, s.Client, s.VolumeSnapshots, ptr.Deref(backup.PersistentVolumeClaim.Spec.StorageClassName, ""))
 		switch {
 		case errors.Is(err, optional.ErrUnknown):
 			return nil, err
@@ -97,7 +97,7 @@ const noDryRun = "does not support dry run"
 // for all of them may still be exceeded. A webhook that rejects dry runs is ignored.
 func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 	return s.problem(kit.InBatches(len(requests), func(i int) error {
-		err := s.client.Create(ctx, requests[i].DeepCopy(), client.DryRunAll)
+		err := s.Client.Create(ctx, requests[i].DeepCopy(), client.DryRunAll)
 		if apierrors.IsBadRequest(err) && strings.Contains(err.Error(), noDryRun) {
 			return nil
 		}
@@ -108,10 +108,10 @@ func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 // create creates VolumeSnapshots. It is fast, because the guest may be frozen. If the API server refuses one of them, it sets the problem.
 func (s *scope) create(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 	err := kit.InBatches(len(requests), func(i int) error {
-		err := s.client.Create(ctx, requests[i])
+		err := s.Client.Create(ctx, requests[i])
 		switch {
 		case err == nil:
-			s.recorder.Eventf(s.content, nil, corev1.EventTypeNormal, snapshot.VolumeSnapshotCreatedEvent, actionTake,
+			s.Recorder.Eventf(s.content, nil, corev1.EventTypeNormal, snapshot.VolumeSnapshotCreatedEvent, actionTake,
 				"Successfully created VolumeSnapshot %s", requests[i].Name)
 		case isRefused(err):
 			// A quota refuses also what exists already.
@@ -166,7 +166,7 @@ func (s *scope) isAnyRequested(ctx context.Context) (bool, error) {
 
 func (s *scope) isRequested(ctx context.Context, name string) (bool, error) {
 	key := client.ObjectKey{Namespace: s.content.Namespace, Name: name}
-	err := s.apiReader.Get(ctx, key, &csi.VolumeSnapshot{})
+	err := s.APIReader.Get(ctx, key, &csi.VolumeSnapshot{})
 	switch {
 	case err == nil:
 		return true, nil
@@ -183,6 +183,6 @@ func (s *scope) storeGuest(ctx context.Context, guest capture.Guest) error {
 		return nil
 	}
 	var failed error
-	err := kit.Patch(ctx, s.client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { failed = capture.SetGuest(o, guest) })
+	err := kit.Patch(ctx, s.Client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { failed = capture.SetGuest(o, guest) })
 	return errors.Join(failed, err)
 }
