@@ -104,14 +104,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one export. See run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	export, err := kit.Read(ctx, request.NamespacedName, &exportv1.VirtualMachineExport{}, r.Client)
-	if export == nil || err != nil {
-		return outcome.Result(ctx, err)
-	}
-	if export.DeletionTimestamp != nil {
-		return ctrl.Result{}, nil // The garbage collector deletes the objects that the export owns.
-	}
-	s := &scope{Reconciler: r, export: export, now: kit.Now(r.Clock)}
-	err = s.run(ctx)
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.export, s.run)
 	return outcome.Result(ctx, err, s.requeueAfter)
 }

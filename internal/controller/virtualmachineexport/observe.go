@@ -48,16 +48,9 @@ func (s *scope) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: s.export.Namespace, Name: name}
 }
 
-func (s *scope) readClaims(ctx context.Context, o *plan.Observed) error {
-	list := &corev1.PersistentVolumeClaimList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(s.export.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", s.export.Namespace, err)
-	}
-	o.Claims = make(map[string]*corev1.PersistentVolumeClaim, len(list.Items))
-	for i := range list.Items {
-		o.Claims[list.Items[i].Name] = &list.Items[i]
-	}
-	return nil
+func (s *scope) readClaims(ctx context.Context, o *plan.Observed) (err error) {
+	o.Claims, err = kit.Claims(ctx, s.Client, s.export.Namespace)
+	return err
 }
 
 func (s *scope) readSource(ctx context.Context, o *plan.Observed) error {

@@ -46,6 +46,9 @@ type scope struct {
 
 // run reconciles the export.
 func (s *scope) run(ctx context.Context) error {
+	if s.export.DeletionTimestamp != nil {
+		return nil // The garbage collector deletes the objects that the export owns.
+	}
 	observed, err := s.observe(ctx)
 	if err != nil {
 		return err
@@ -87,9 +90,8 @@ func (s *scope) next(ctx context.Context, observed *plan.Observed) (*plan.Step, 
 
 // expire deletes the export, if it is still the one that was read.
 func (s *scope) expire(ctx context.Context) error {
-	exactly := client.Preconditions{UID: ptr.To(s.export.UID), ResourceVersion: ptr.To(s.export.ResourceVersion)}
-	if err := client.IgnoreNotFound(s.Client.Delete(ctx, s.export, exactly)); err != nil {
-		return fmt.Errorf("delete VirtualMachineExport %s, whose time is over: %w", client.ObjectKeyFromObject(s.export), err)
+	if err := kit.Delete(ctx, s.Client, s.export, kit.Unchanged(s.export)); err != nil {
+		return err
 	}
 	log.FromContext(ctx).Info("Deleted an export whose time is over")
 	return nil
@@ -174,12 +176,12 @@ const cutOff = 1
 
 // deletePod deletes the Pod that was read.
 func (s *scope) deletePod(ctx context.Context, pod *corev1.Pod, step *plan.Step) error {
-	options := []client.DeleteOption{client.Preconditions{UID: ptr.To(pod.UID)}}
+	var options []client.DeleteOption
 	if step.Paused {
 		options = append(options, client.GracePeriodSeconds(cutOff))
 	}
-	if err := client.IgnoreNotFound(s.Client.Delete(ctx, pod, options...)); err != nil {
-		return fmt.Errorf("delete Pod %s: %w", client.ObjectKeyFromObject(pod), err)
+	if err := kit.Delete(ctx, s.Client, pod, options...); err != nil {
+		return err
 	}
 	switch {
 	case step.Paused:
