@@ -7,7 +7,6 @@ package virtualmachinebackup
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -87,13 +86,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile reconciles one backup; see run for the order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	s := &scope{Reconciler: r, now: kit.Now(r.Clock), backup: &v1alpha1.VirtualMachineBackup{}}
-	if err := r.Client.Get(ctx, request.NamespacedName, s.backup); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, fmt.Errorf("get VirtualMachineBackup %s: %w", request, err)
-	}
-	err := s.run(ctx)
+	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.backup, s.run)
 	return outcome.Result(ctx, err, s.requeueAfter)
 }

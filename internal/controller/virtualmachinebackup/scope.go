@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	backupapi "github.com/vireo-project/vireo/api/backup"
 	"github.com/vireo-project/vireo/api/backup/v1alpha1"
@@ -54,10 +53,7 @@ func (s *scope) run(ctx context.Context) error {
 		return nil
 	}
 	// 1. Before anything is written to the VMI.
-	err := kit.Patch(ctx, s.Client, &s.backup, func(b *v1alpha1.VirtualMachineBackup) {
-		controllerutil.AddFinalizer(b, backupapi.VirtualMachineBackupFinalizer)
-	})
-	if err != nil {
+	if err := kit.AddFinalizer(ctx, s.Client, &s.backup, backupapi.VirtualMachineBackupFinalizer); err != nil {
 		return err
 	}
 	observed, err := s.observe(ctx)
@@ -77,9 +73,7 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	// 3. Nothing is left in the VMI.
-	return client.IgnoreNotFound(kit.Patch(ctx, s.Client, &s.backup, func(b *v1alpha1.VirtualMachineBackup) {
-		controllerutil.RemoveFinalizer(b, backupapi.VirtualMachineBackupFinalizer)
-	}))
+	return kit.RemoveFinalizer(ctx, s.Client, &s.backup, backupapi.VirtualMachineBackupFinalizer)
 }
 
 // observe reads what decides about the backup.
@@ -220,10 +214,7 @@ func (s *scope) apply(ctx context.Context, step plan.Step) error {
 		}
 		return nil
 	case step.DeleteExport:
-		if err := client.IgnoreNotFound(s.Client.Delete(ctx, s.export, client.Preconditions{UID: ptr.To(s.export.UID)})); err != nil {
-			return fmt.Errorf("delete VirtualMachineExport %s: %w", client.ObjectKeyFromObject(s.export), err)
-		}
-		return nil
+		return kit.Delete(ctx, s.Client, s.export)
 	case step.AddVolume != nil:
 		return s.changeVolumes(ctx, func(volumes []v1.UtilityVolume) []v1.UtilityVolume { return append(volumes, *step.AddVolume) })
 	case step.RemoveVolume != "":
