@@ -9,9 +9,9 @@
 //	                   predicates such as Updates and Objects,
 //	                   OnConfig and OnSettings (changes of the configuration),
 //	                   outcome.Complete instead of Complete
-//	read               Read (the cache, then the API server), Requests, EachMetadata and EachPage (lists),
-//	                   Now
-//	apply              Patch (metadata and finalizers, with controllerutil), CreatePod,
+//	read               Run (the object of a request), Read (the cache, then the API server), Claims,
+//	                   Requests, EachMetadata and EachPage (lists), AbandonedVMs, Now
+//	apply              Patch (metadata), AddFinalizer and RemoveFinalizer, Delete, CreatePod,
 //	                   InBatches and CreateInBatches (many objects)
 //	status             SetFailure (the condition of what went wrong),
 //	                   WriteStatus (one patch if something has changed, then the events),
@@ -23,8 +23,11 @@
 // end this one, requests it in the scope: s.requeueAfter = outcome.Sooner(s.requeueAfter, delay). Reconcile passes it
 // to outcome.Result, whatever the phases have returned:
 //
-//	err := s.run(ctx)
+//	s := &scope{Reconciler: r, now: kit.Now(r.Clock)}
+//	err := kit.Run(ctx, r.Client, request.NamespacedName, &s.clone, s.run)
 //	return outcome.Result(ctx, err, s.requeueAfter)
+//
+// The run of a kind has the order of its phases. ADR 115 has the reasons.
 //
 // A conflict needs no care: Patch and WriteStatus send the version that was read, the API server refuses an outdated
 // one, and the next reconciliation starts from the new one. An object that is gone is an error that
