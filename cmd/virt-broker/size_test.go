@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 const module = "github.com/vireo-project/vireo/"
@@ -34,14 +34,14 @@ var programs = map[brokerapi.Program]struct {
 	forbidden []string
 }{
 	brokerapi.Broker:        {2970, 4058, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
-	brokerapi.NetworkBroker: {2459, 3445, []string{"internal/broker/network", "internal/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
+	brokerapi.NetworkBroker: {2459, 3445, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
 	brokerapi.DevicePlugin:  {2114, 3008, []string{"internal/broker/device"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 
-// shared are the packages of this module that every program may be built from. They share internal/brokerapi,
+// shared are the packages of this module that every program may be built from. They share internal/wire/brokerapi,
 // the limit for their memory and the names of what is in a launcher Pod with virt-handler.
 var shared = []string{
-	"internal/broker/podprocess", "internal/broker/pods", "internal/broker/server", "internal/brokerapi",
+	"internal/broker/podprocess", "internal/broker/pods", "internal/broker/server", "internal/wire/brokerapi",
 	"internal/component/memorylimit", "internal/launcherpod/layout",
 }
 

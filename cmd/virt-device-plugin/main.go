@@ -14,7 +14,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/broker/device"
 	"github.com/vireo-project/vireo/internal/broker/server"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 func main() {

@@ -25,8 +25,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
-	"github.com/vireo-project/vireo/internal/export/content"
-	"github.com/vireo-project/vireo/internal/export/server"
+	"github.com/vireo-project/vireo/internal/exporter/content"
+	"github.com/vireo-project/vireo/internal/exporter/server"
 	"github.com/vireo-project/vireo/internal/limits"
 )
 

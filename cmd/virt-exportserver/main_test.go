@@ -18,8 +18,8 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/vireo-project/vireo/internal/export/content"
-	"github.com/vireo-project/vireo/internal/export/server"
+	"github.com/vireo-project/vireo/internal/exporter/content"
+	"github.com/vireo-project/vireo/internal/exporter/server"
 	"github.com/vireo-project/vireo/test/pki"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/freezer"
 	"github.com/vireo-project/vireo/internal/launcher/vmstate"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 const (

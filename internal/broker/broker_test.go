@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // podRoot returns a Pod's root directory, and the broker's open reference to it.

@@ -24,9 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/agent/media"
-	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/test/kubelet"
 )
 

@@ -23,8 +23,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/exporter/content"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // BundleName is the name of the ConfigMap with the CA certificates, one key for each role. KubeVirt's.

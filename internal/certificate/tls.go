@@ -17,8 +17,8 @@ import (
 
 	"k8s.io/client-go/util/keyutil"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
-	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/decide/backup"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // Trust is the directory where the ConfigMap BundleName is mounted. Its files are read for each connection, so that a change

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/export/content"
-	"github.com/vireo-project/vireo/internal/export/server"
+	"github.com/vireo-project/vireo/internal/exporter/content"
+	"github.com/vireo-project/vireo/internal/exporter/server"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 var curve = elliptic.P256()

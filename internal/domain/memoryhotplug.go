@@ -9,7 +9,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/decide/resize"
 )
 
 // MemoryDeviceModel is libvirt's model of the device from which a running guest gets more memory.

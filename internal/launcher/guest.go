@@ -19,7 +19,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // guest is the state of the domain. It is computed from events and states; guest does not call libvirt.

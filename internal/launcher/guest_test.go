@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	rpc "github.com/vireo-project/vireo/internal/libvirtwire"
+	rpc "github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 func TestOutcome(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"context"
 	"testing"
 
-	rpc "github.com/vireo-project/vireo/internal/libvirtwire"
+	rpc "github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 func TestStopWhileReconnecting(t *testing.T) {

@@ -44,7 +44,7 @@ var listeners = map[string][]protection{
 	},
 	// The exporter's ports for clients and for the agent.
 	"cmd/virt-exportserver/main.go listen": {
-		{"cmd/virt-exportserver/main.go", limit}, {"internal/export/server/agent.go", limit}, {"internal/export/server/agent.go", certificate},
+		{"cmd/virt-exportserver/main.go", limit}, {"internal/exporter/server/agent.go", limit}, {"internal/exporter/server/agent.go", certificate},
 	},
 	"cmd/virt-exportproxy/exportproxy/exportproxy.go serve": {{"cmd/virt-exportproxy/exportproxy/exportproxy.go", limit}},
 	// Sockets in directories that no Pod of a tenant can open.

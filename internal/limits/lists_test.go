@@ -21,20 +21,20 @@ var cached = regexp.MustCompile(`(^|\.)(Client|client|Cached|cached|cache|Object
 
 // unpaged are the functions with a list from elsewhere that has no limit, and why that is harmless.
 var unpaged = map[string]string{
-	"internal/controller/datavolume/datavolume.go List":                      "a cache of its own",
-	"internal/controller/virtualmachinerestore/observe.go readDataVolumes":   "a cache of its own",
-	"internal/controller/volumesnapshot/reader.go list":                      "a cache of its own",
-	"internal/controller/monitoring/collector.go read":                       "the cache",
-	"internal/controller/virtualmachineinstance/limits.go SetRequiredLimits": "the cache",
-	"internal/controller/kit/watch.go Requests":                              "the cache",
-	"internal/webhook/v1/virtualmachinerestore_webhook.go validateOthers":    "the cache",
+	"internal/controller/storage/datavolume/datavolume.go List":                    "a cache of its own",
+	"internal/controller/storage/virtualmachinerestore/observe.go readDataVolumes": "a cache of its own",
+	"internal/controller/storage/volumesnapshot/reader.go list":                    "a cache of its own",
+	"internal/controller/observe/monitoring/collector.go read":                     "the cache",
+	"internal/controller/virtualmachineinstance/limits.go SetRequiredLimits":       "the cache",
+	"internal/controller/kit/watch.go Requests":                                    "the cache",
+	"internal/webhook/v1/virtualmachinerestore_webhook.go validateOthers":          "the cache",
 
-	"internal/controller/kubevirt/rollout.go podsOf":                    "Pods of the install namespace",
-	"internal/controller/kubevirt/prometheus/apply.go live":             "what is installed",
-	"internal/controller/virtualmachineexport/external.go findExternal": "the install namespace",
-	"internal/controller/virtualmachineexport/external.go ingressCA":    "the install namespace",
-	"internal/controller/virtualmachineexport/external.go route":        "the install namespace",
-	"internal/controller/kubevirt/commoninstancetypes/sync.go owned":    "cluster-wide kinds",
+	"internal/controller/install/kubevirt/rollout.go podsOf":                    "Pods of the install namespace",
+	"internal/controller/install/kubevirt/prometheus/apply.go live":             "what is installed",
+	"internal/controller/storage/virtualmachineexport/external.go findExternal": "the install namespace",
+	"internal/controller/storage/virtualmachineexport/external.go ingressCA":    "the install namespace",
+	"internal/controller/storage/virtualmachineexport/external.go route":        "the install namespace",
+	"internal/controller/install/kubevirt/commoninstancetypes/sync.go owned":    "cluster-wide kinds",
 
 	"internal/controller/migration/virtualmachineinstancemigration/assign.go policy":    "a kind of administrators",
 	"internal/controller/migration/virtualmachineinstancemigration/admit.go candidates": "the cache: readLive reads from the API server",

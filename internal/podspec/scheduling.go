@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/decide/machinetype"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
-	"github.com/vireo-project/vireo/internal/machinetype"
 )
 
 // Policies of a CPU feature that restrict the choice of the node.

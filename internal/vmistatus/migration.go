@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 )
 
 // ErrNotMigrating is wrapped by the error of TransferOwnership and TakeOwnership if there is no migration, or it or the VMI has
@@ -64,7 +64,7 @@ func ownedByTarget(status *v1.VirtualMachineInstanceStatus) bool {
 	return m != nil && m.TargetNode != "" && status.NodeName == m.TargetNode
 }
 
-// immutable are the fields on which the decisions of internal/migration/protocol depend. Once set they never change.
+// immutable are the fields on which the decisions of internal/decide/migration/protocol depend. Once set they never change.
 var immutable = map[string]bool{
 	"abortRequested": true, "startTimestamp": true, "completed": true, "failed": true,
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/network"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // T is the part of testing.TB, and of Ginkgo's, that Start needs.

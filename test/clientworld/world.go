@@ -37,12 +37,12 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
 	"github.com/vireo-project/vireo/internal/apiserver/server"
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 	fakeagent "github.com/vireo-project/vireo/test/fakes/agent"
 	"github.com/vireo-project/vireo/test/rights"
 )

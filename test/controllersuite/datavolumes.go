@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vireo-project/vireo/api/cdi"
-	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/storage/datavolume"
 	"github.com/vireo-project/vireo/test/builder"
 )
 

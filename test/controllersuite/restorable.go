@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/firmware"
-	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/decide/firmware"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/capture"
 	"github.com/vireo-project/vireo/test/builder"
 )
 

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vireo-project/vireo/api/csi"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/storage/volumesnapshot"
 	"github.com/vireo-project/vireo/test/apiserver"
 )
 

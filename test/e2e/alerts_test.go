@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
 // The account of Prometheus may only find the components, so the metrics of kube-state-metrics, the kubelet and the API server are

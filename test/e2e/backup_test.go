@@ -33,7 +33,7 @@ import (
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
 // The spec reads the backups as a user does who exports the claim.

@@ -31,9 +31,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // observeInterval is much shorter than the time for which a certificate is used.

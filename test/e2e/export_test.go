@@ -28,7 +28,7 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
 // exported is the text that a guest writes to its disks before a snapshot that is exported. The guest's shell computes it from

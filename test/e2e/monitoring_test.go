@@ -30,8 +30,8 @@ import (
 
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/prometheus"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 	"github.com/vireo-project/vireo/test/builder"
 	dashboards "github.com/vireo-project/vireo/test/prometheus"
 )

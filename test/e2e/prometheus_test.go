@@ -30,7 +30,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
 // How often Prometheus scrapes the components and evaluates the rules.

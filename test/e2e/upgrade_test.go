@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
+	"github.com/vireo-project/vireo/internal/decide/migration/upgradecheck"
 )
 
 // One guest migrates to the previous launcher and back. Both are migrations between two versions, with the same agents. Another guest

@@ -27,11 +27,11 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agentapi"
-	"github.com/vireo-project/vireo/internal/backup"
-	"github.com/vireo-project/vireo/internal/export/content"
-	"github.com/vireo-project/vireo/internal/export/server"
+	"github.com/vireo-project/vireo/internal/decide/backup"
+	"github.com/vireo-project/vireo/internal/exporter/content"
+	"github.com/vireo-project/vireo/internal/exporter/server"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 	"github.com/vireo-project/vireo/test/pki"
 )
 

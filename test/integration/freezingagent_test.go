@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 	"github.com/vireo-project/vireo/test/broker"
 )
 

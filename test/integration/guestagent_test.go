@@ -18,7 +18,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcher/freezer"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // hostileAgent responds to each request for a list with a hundred thousand entries. It is also an old agent, without a command for SSH keys,

@@ -22,9 +22,9 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media/overlay"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 // keptOverlay is the overlay of the guest's disk, with the name that the agent gives it.

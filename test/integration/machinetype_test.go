@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/vireo-project/vireo/internal/machinetype"
+	"github.com/vireo-project/vireo/internal/decide/machinetype"
 )
 
 var _ = Describe("The launcher's QEMU", Label("libvirt"), func() {

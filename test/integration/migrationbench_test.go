@@ -23,8 +23,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
-	"github.com/vireo-project/vireo/internal/migration/policy"
+	"github.com/vireo-project/vireo/internal/decide/migration/policy"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 	"github.com/vireo-project/vireo/test/agentpki"
 	"github.com/vireo-project/vireo/test/libvirtd"
 )

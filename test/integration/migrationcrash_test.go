@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // procFinish is REMOTE_PROC_DOMAIN_MIGRATE_FINISH3_PARAMS (libvirt src/remote/remote_protocol.x).

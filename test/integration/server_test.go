@@ -33,7 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
-	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 	"github.com/vireo-project/vireo/test/pki"
 )
 

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 )
 
 // isFrozenForSnapshots is the spec of the freezes of a guest with an agent.

@@ -12,7 +12,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 )
 
 var _ = Describe("A guest that QEMU has stopped", Label("libvirt"), func() {

@@ -6,7 +6,7 @@ package liveness_test
 // consumedElsewhere are the leaves that do not change the outcome, with what uses them.
 var consumedElsewhere = map[string]string{
 	"domain.devices.disks[].lun.bus": "internal/domain refuses every bus but scsi, which is the default",
-	"evictionStrategy":               "internal/migration/eviction decides by it what becomes of an eviction",
+	"evictionStrategy":               "internal/decide/migration/eviction decides by it what becomes of an eviction",
 	"startStrategy":                  "internal/agent/vmi starts the domain paused",
 	"utilityVolumes[].name":          utilityVolumes,
 	"utilityVolumes[].claimName":     utilityVolumes,

@@ -20,7 +20,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/decide/instancetype"
 )
 
 // expandedTemplate is a template with devices that preferences apply to. Its spec sets nothing that an instance type sets.

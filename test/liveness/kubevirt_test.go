@@ -31,7 +31,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -117,10 +117,10 @@ type consumer struct{ dir, name string }
 // configurationConsumers are fields, or their parents, that change the resolved configuration, but nothing that is built from
 // it before a guest runs.
 var configurationConsumers = map[string]consumer{
-	"uninstallStrategy":       {"internal/controller/kubevirt", "UninstallStrategy"},
-	"monitorNamespace":        {"internal/controller/kubevirt/prometheus", "MonitorNamespace"},
-	"monitorAccount":          {"internal/controller/kubevirt/prometheus", "MonitorAccount"},
-	"serviceMonitorNamespace": {"internal/controller/kubevirt/prometheus", "ServiceMonitorNamespace"},
+	"uninstallStrategy":       {"internal/controller/install/kubevirt", "UninstallStrategy"},
+	"monitorNamespace":        {"internal/controller/install/kubevirt/prometheus", "MonitorNamespace"},
+	"monitorAccount":          {"internal/controller/install/kubevirt/prometheus", "MonitorAccount"},
+	"serviceMonitorNamespace": {"internal/controller/install/kubevirt/prometheus", "ServiceMonitorNamespace"},
 
 	"certificateRotateStrategy.selfSigned.caRotateInterval":   {"internal/certificate", "CADuration"},
 	"certificateRotateStrategy.selfSigned.certRotateInterval": {"internal/certificate", "ServerDuration"},
@@ -146,8 +146,8 @@ var configurationConsumers = map[string]consumer{
 	"configuration.vmRolloutStrategy":                  {"internal/controller/virtualmachine", "RolloutStrategy"},
 	// It has an effect on VMIs of VMs only.
 	"configuration.liveUpdateConfiguration":       {"internal/webhook/v1", "LiveUpdate"},
-	"configuration.commonInstancetypesDeployment": {"internal/controller/kubevirt", "CommonInstancetypes"},
-	"configuration.obsoleteCPUModels":             {"internal/controller/node", "ObsoleteCPUModels"},
+	"configuration.commonInstancetypesDeployment": {"internal/controller/install/kubevirt", "CommonInstancetypes"},
+	"configuration.obsoleteCPUModels":             {"internal/controller/install/node", "ObsoleteCPUModels"},
 	"configuration.vmStateStorageClass":           {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},
 
 	"configuration.developerConfiguration.minimumReservePVCBytes":          {"internal/agent/vmi", "MinimumReservePVCBytes"},
@@ -169,7 +169,7 @@ var configurationConsumers = map[string]consumer{
 	"configuration.migrations.progressTimeout":                   {"internal/agent/migration/convergence", "ProgressTimeout"},
 	"configuration.migrations.unsafeMigrationOverride":           {"internal/agent/migration", "UnsafeMigrationOverride"},
 	"configuration.migrations.disableTLS":                        {"internal/agent/migration", "DisableTLS"},
-	"configuration.migrations.completionTimeoutPerGiB":           {"internal/migration/policy", "CompletionTimeoutPerGiB"},
+	"configuration.migrations.completionTimeoutPerGiB":           {"internal/decide/migration/policy", "CompletionTimeoutPerGiB"},
 	"configuration.migrations.utilityVolumesTimeout":             {"internal/controller/migration/virtualmachineinstancemigration", "UtilityVolumesTimeout"},
 }
 
@@ -242,7 +242,7 @@ func TestEachTypeOfSupportContainer(t *testing.T) {
 	}
 	for kind, by := range map[v1.SupportContainerType]consumer{
 		v1.GuestConsoleLog:   {},
-		v1.VMExport:          {"internal/controller/virtualmachineexport", "ExporterResources"},
+		v1.VMExport:          {"internal/controller/storage/virtualmachineexport", "ExporterResources"},
 		v1.HotplugAttachment: {"internal/podspec", "HotplugResources"},
 		v1.ContainerDisk:     {},
 		v1.VirtioFS:          {},

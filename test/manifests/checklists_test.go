@@ -88,7 +88,7 @@ var withoutCommand = map[string]string{
 func TestEveryVerbHasItsPlaces(t *testing.T) {
 	commands, agent := sources(t, "internal/virtctl"), sources(t, "internal/agent/server")
 	forwarded := map[string]string{}
-	for name, verb := range constants.OfType(t, filepath.Join(root, "internal/agentapi"), "") {
+	for name, verb := range constants.OfType(t, filepath.Join(root, "internal/wire/agentapi"), "") {
 		forwarded[verb] = name
 	}
 	const follow = `: follow "a new verb" in docs/architecture.md`
@@ -143,7 +143,7 @@ func exceptConsulted(others map[string]string) map[string]string {
 
 // room returns the directory of a kind's reconciler, or "".
 func room(kind string) string {
-	for _, below := range []string{"internal/controller", "internal/controller/migration"} {
+	for _, below := range controllerRooms {
 		path := filepath.Join(root, filepath.FromSlash(below), strings.ToLower(kind))
 		if _, err := os.Stat(filepath.Join(path, "controller.go")); err == nil {
 			return path

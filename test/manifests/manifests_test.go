@@ -93,6 +93,12 @@ var consulted = []string{
 	"instancetype.kubevirt.io/VirtualMachinePreference", "instancetype.kubevirt.io/VirtualMachineClusterPreference",
 }
 
+// controllerRooms are the directories with reconcilers.
+var controllerRooms = []string{
+	"internal/controller", "internal/controller/migration", "internal/controller/fleet", "internal/controller/storage",
+	"internal/controller/install",
+}
+
 // A CRD is installed only if a reconciler reads its objects. Others would be accepted without an effect.
 func TestKindsWithAReconcilerAreInstalled(t *testing.T) {
 	var p project
@@ -105,7 +111,7 @@ func TestKindsWithAReconcilerAreInstalled(t *testing.T) {
 		reconciled[strings.TrimPrefix(r.Group+"."+r.Domain, ".")+"/"+r.Kind] = true
 		room := strings.ToLower(r.Kind)
 		found := false
-		for _, below := range []string{"internal/controller", "internal/controller/migration"} {
+		for _, below := range controllerRooms {
 			_, err := os.Stat(filepath.Join(root, filepath.FromSlash(below), room, "controller.go"))
 			found = found || err == nil
 		}

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/export/content"
-	"github.com/vireo-project/vireo/internal/export/plan"
+	"github.com/vireo-project/vireo/internal/decide/export"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
 // networkPolicy returns the policy of a component.
@@ -57,7 +57,7 @@ func TestExportProxyConnectsToExportersOnly(t *testing.T) {
 			continue
 		}
 		for _, peer := range rule.To {
-			want := metav1.LabelSelectorRequirement{Key: plan.ServiceLabel, Operator: metav1.LabelSelectorOpExists}
+			want := metav1.LabelSelectorRequirement{Key: export.ServiceLabel, Operator: metav1.LabelSelectorOpExists}
 			selects := peer.NamespaceSelector != nil && peer.IPBlock == nil && peer.PodSelector != nil &&
 				len(peer.PodSelector.MatchExpressions) == 1 && peer.PodSelector.MatchExpressions[0].String() == want.String()
 			if !selects || !slices.Equal(ports, []int{content.Port}) {

@@ -17,7 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // securitySections returns the section of SECURITY.md for each process.
@@ -46,10 +46,10 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 		pods[name] = podOfDaemonSet(t, name)
 	}
 	var api appsv1.Deployment
-	read(t, &api, "internal", "controller", "kubevirt", "manifests", "templates", "virt-api.yaml")
+	read(t, &api, "internal", "controller", "install", "kubevirt", "manifests", "templates", "virt-api.yaml")
 	pods["virt-api"] = &api.Spec.Template.Spec
 	var proxy appsv1.Deployment
-	read(t, &proxy, "internal", "controller", "kubevirt", "manifests", "templates", "virt-exportproxy.yaml")
+	read(t, &proxy, "internal", "controller", "install", "kubevirt", "manifests", "templates", "virt-exportproxy.yaml")
 	pods["virt-exportproxy"] = &proxy.Spec.Template.Spec
 	seen := 0
 	for process, pod := range pods {
@@ -81,16 +81,16 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 func podOfDaemonSet(t *testing.T, name string) *corev1.PodSpec {
 	t.Helper()
 	var ds appsv1.DaemonSet
-	read(t, &ds, "internal", "controller", "kubevirt", "manifests", "templates", name+".yaml")
+	read(t, &ds, "internal", "controller", "install", "kubevirt", "manifests", "templates", name+".yaml")
 	return &ds.Spec.Template.Spec
 }
 
 // SECURITY.md says which program of virt-broker's Pod serves each verb, and what the verb is worth to an attacker.
 func TestSecurityNamesEveryVerbOfTheBroker(t *testing.T) {
 	_, table, found := strings.Cut(securitySections(t)["virt-broker"], "\n| verb |")
-	verbs := regexp.MustCompile(`Verb = "([a-z-]+)"`).FindAllStringSubmatch(text(t, "internal/brokerapi/verbs.go"), -1)
+	verbs := regexp.MustCompile(`Verb = "([a-z-]+)"`).FindAllStringSubmatch(text(t, "internal/wire/brokerapi/verbs.go"), -1)
 	if len(verbs) == 0 || !found {
-		t.Error("internal/brokerapi/verbs.go has no verbs, or SECURITY.md no table of them")
+		t.Error("internal/wire/brokerapi/verbs.go has no verbs, or SECURITY.md no table of them")
 	}
 	for _, match := range verbs {
 		verb := brokerapi.Verb(match[1])

@@ -37,7 +37,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
-	"github.com/vireo-project/vireo/internal/controller/monitoring"
+	"github.com/vireo-project/vireo/internal/controller/observe/monitoring"
 	"github.com/vireo-project/vireo/test/builder"
 )
 

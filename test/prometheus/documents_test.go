@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
 // Each alert has a runbook, to which its URL leads, and each runbook an alert.

@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
 const root = "../.."

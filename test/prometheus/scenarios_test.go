@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
 // scenario is a world of series in which an alert fires, or does not.

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/cmd/virt-exportproxy/exportproxy"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 	"github.com/vireo-project/vireo/test/builder"
 	"github.com/vireo-project/vireo/test/rights"
 )

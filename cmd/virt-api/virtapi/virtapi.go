@@ -29,7 +29,6 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
 	"github.com/vireo-project/vireo/internal/apiserver/profile"
 	"github.com/vireo-project/vireo/internal/apiserver/server"
@@ -41,6 +40,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/component/requestlimit"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // Run runs virt-api until the context ends, and returns when all requests have finished.

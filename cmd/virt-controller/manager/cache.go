@@ -33,12 +33,12 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/resize"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // NewScheme returns a scheme with every kind that virt-controller reads or writes.

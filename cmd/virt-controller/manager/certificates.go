@@ -23,8 +23,8 @@ import (
 
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/install/webhookcertificate"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/webhookcertificate"
 	"github.com/vireo-project/vireo/internal/webhook/server"
 )
 

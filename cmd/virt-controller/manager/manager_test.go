@@ -39,8 +39,8 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/profiler"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
 )

@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/monitoring"
-	"github.com/vireo-project/vireo/internal/snapshot/restore"
+	"github.com/vireo-project/vireo/internal/controller/observe/monitoring"
+	"github.com/vireo-project/vireo/internal/decide/restore"
 )
 
 // What is not bounded by a constant is the cache: SECURITY.md says which quotas bound it.

@@ -26,8 +26,8 @@ import (
 	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/component/version"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/monitoring"
-	"github.com/vireo-project/vireo/internal/controller/tracing"
+	"github.com/vireo-project/vireo/internal/controller/observe/monitoring"
+	"github.com/vireo-project/vireo/internal/controller/observe/tracing"
 )
 
 // queues are KubeVirt's names of the work queues, by the names of our controllers. Queues of other controllers have the name of

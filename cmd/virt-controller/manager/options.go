@@ -21,8 +21,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/manifests"
-	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 

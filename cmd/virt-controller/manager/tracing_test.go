@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/vireo-project/vireo/internal/controller/tracing"
+	"github.com/vireo-project/vireo/internal/controller/observe/tracing"
 )
 
 // additions is a manager of which only Add works.

@@ -34,8 +34,8 @@ import (
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
-	"github.com/vireo-project/vireo/internal/export/content"
-	"github.com/vireo-project/vireo/internal/export/proxy"
+	"github.com/vireo-project/vireo/internal/exporter/content"
+	"github.com/vireo-project/vireo/internal/exporter/proxy"
 	"github.com/vireo-project/vireo/internal/limits"
 )
 

@@ -32,8 +32,8 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/livelog"
-	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/controller/install/certificatesigningrequest"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
 )

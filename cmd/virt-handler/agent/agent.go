@@ -43,8 +43,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/observe"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
-	"github.com/vireo-project/vireo/internal/agentapi"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
@@ -53,11 +51,13 @@ import (
 	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/component/requestlimit"
+	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
-	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/network"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/outcome"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 func TestHostNetworkPodIsRejected(t *testing.T) {

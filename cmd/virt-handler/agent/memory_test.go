@@ -19,7 +19,7 @@ import (
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
 	"github.com/vireo-project/vireo/internal/component/metrics"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 const kib, mib int64 = 1 << 10, 1 << 20
@@ -64,7 +64,7 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 // fromManifest returns the agent's memory limit, and the size of its files in memory, which count toward it.
 func fromManifest(t *testing.T) (limit, tmpfs int64) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "..", "internal", "controller", "kubevirt", "manifests", "templates", "virt-handler.yaml"))
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", "internal", "controller", "install", "kubevirt", "manifests", "templates", "virt-handler.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // Environment variables that the DaemonSet sets: defaults of flags.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 	"github.com/vireo-project/vireo/test/broker"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // hanging are programs that accept connections, and respond unless one of them hangs.

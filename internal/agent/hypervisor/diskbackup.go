@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/backup"
 	"github.com/vireo-project/vireo/internal/component/printable"
+	"github.com/vireo-project/vireo/internal/decide/backup"
 )
 
 // The entry of a backup of the guest's disks in the metadata of the running domain.

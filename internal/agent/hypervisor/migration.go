@@ -10,8 +10,8 @@ import (
 
 	"libvirt.org/go/libvirtxml"
 
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 // Ports of the target's Pod. The guest's NAT does not forward them.

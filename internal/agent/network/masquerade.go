@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // gatewayMAC is the bridge's hardware address with masquerade. It is the same in all Pods, so that the gateway of a guest that

@@ -16,10 +16,10 @@ import (
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // Binding is how a guest's interface is connected to the Pod's interface.

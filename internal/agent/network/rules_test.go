@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // FuzzRules checks that for any networks and ports in a spec, the rules redirect connections to the guest only, on the listed

@@ -19,8 +19,8 @@ import (
 	"k8s.io/utils/cpuset"
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // Names of the files in the capabilities directory. An init container with the launcher image writes them: they are what its libvirt

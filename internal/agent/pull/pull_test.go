@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/test/pki"
 )
 

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/decide/backup"
 )
 
 // Pull is a backup whose disks QEMU serves, and the exporter that reads them.

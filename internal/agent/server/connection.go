@@ -19,9 +19,9 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // Connections are the agent's connections to launchers.

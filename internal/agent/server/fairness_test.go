@@ -14,8 +14,8 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/server"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 func TestUnresponsiveGuestsDoNotDelayOtherNamespaces(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/limits"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // queued returns a verb that waits for a slot in the fair queue. It is for verbs that wait for a guest, or whose response takes

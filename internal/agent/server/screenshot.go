@@ -17,7 +17,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 const (

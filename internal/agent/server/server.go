@@ -29,9 +29,9 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/component/profiler"
 	"github.com/vireo-project/vireo/internal/limits"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 const (

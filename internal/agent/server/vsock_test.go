@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 	"github.com/vireo-project/vireo/test/pki"
 )
 

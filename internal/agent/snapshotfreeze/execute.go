@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package snapshotfreeze freezes the guests of a node while snapshots of their disks are taken. It carries out what the pure package
-// internal/snapshot/freeze decides, with goroutines of its own: a guest may take a minute to freeze, and the reconciliation of its
+// internal/decide/snapshot/freeze decides, with goroutines of its own: a guest may take a minute to freeze, and the reconciliation of its
 // VMI must not wait for that.
 package snapshotfreeze
 
@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 )
 
 // Guest is a running guest.

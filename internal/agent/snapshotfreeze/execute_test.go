@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 )
 
 func TestGuestIsFrozenUntilTheRelease(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/backup"
+	"github.com/vireo-project/vireo/internal/decide/backup"
 )
 
 // copied is a guest whose disks were copied to a directory that cannot be read for a while.

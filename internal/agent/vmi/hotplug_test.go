@@ -25,11 +25,11 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
-	"github.com/vireo-project/vireo/internal/backup"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 

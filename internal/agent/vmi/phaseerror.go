@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/outcome"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // brokerRetry is the delay before an attempt to reach the broker again. An event triggers a reconciliation earlier if the broker was

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/outcome"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 func TestBrokerIsRetried(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
+	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/resize"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )

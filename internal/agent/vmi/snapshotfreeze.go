@@ -5,7 +5,7 @@ package vmi
 
 import (
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 

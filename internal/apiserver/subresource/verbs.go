@@ -7,8 +7,8 @@ import (
 	"net/http"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/component/version"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // vmVerbs returns the verbs of a VM.

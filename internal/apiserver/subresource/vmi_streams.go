@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
 // vmiFinder returns the VMI for the name in a path, which is the VMI's own or its VM's.

@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/hotplug"
+	"github.com/vireo-project/vireo/internal/decide/hotplug"
 	"github.com/vireo-project/vireo/test/builder"
 )
 

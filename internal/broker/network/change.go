@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // maxSteps is the limit for the steps of a change. An interface of a guest takes about 20.

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	plans "github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 func TestCheck(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	plans "github.com/vireo-project/vireo/internal/agent/network"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 func masqueradePlan(t *testing.T, ports ...v1.Port) Plan {

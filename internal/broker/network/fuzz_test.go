@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/vireo-project/vireo/internal/broker/pods"
-	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // fuzzVerb calls check with the arguments of requests that are accepted.

@@ -20,8 +20,8 @@ import (
 
 	plans "github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // Names of virt-handler's package, which decides what the steps are.

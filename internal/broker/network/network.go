@@ -22,9 +22,9 @@ import (
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/broker/pods"
 	"github.com/vireo-project/vireo/internal/broker/server"
-	"github.com/vireo-project/vireo/internal/brokerapi"
-	"github.com/vireo-project/vireo/internal/brokerapi/networkapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
 // Namespace is a Pod's network namespace. It is an open descriptor, so that it stays the same namespace even if the

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 func TestCgroupInPod(t *testing.T) {

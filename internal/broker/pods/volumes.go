@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod/layout"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // notClaims are the kubelet's names of kinds of volumes that are no claims.

@@ -17,8 +17,8 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // gcPercent is how much the heap may grow before it is collected, in percent of what is in use.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // A program that is started in a way that it does not know ends with an error, and so does the check of a process that does not run.

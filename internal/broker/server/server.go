@@ -21,7 +21,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/vireo-project/vireo/internal/broker/pods"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // The log is limited, so that a client cannot fill the node's disk.

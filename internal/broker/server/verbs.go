@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/broker/pods"
-	"github.com/vireo-project/vireo/internal/brokerapi"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // Output is what a task returns: a result and a descriptor, both of which may be nil, and what ends the request in

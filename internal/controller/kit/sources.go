@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/controller/storage/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/storage/volumesnapshot"
 )
 
 // ConfigSource provides the cluster's current configuration. clusterconfig.Store is one.

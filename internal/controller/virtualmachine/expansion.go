@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/instancetype"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/decide/instancetype"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 )
 
 // expandedTemplate returns the VM's template with instance type and preference applied. It must not be changed.

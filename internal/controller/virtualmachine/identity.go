@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/internal/decide/firmware"
 )
 
 // addVMMetadata adds the finalizer, and the record of the guest's identity. Admission adds both, so that a start costs no write for them;

@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/datavolume"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/controller/storage/datavolume"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 )
 
 // errInferenceWaits is returned while the volume from which an instance type or a preference is inferred is being filled: its claim

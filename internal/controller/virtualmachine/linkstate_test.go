@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/liveupdate"
+	"github.com/vireo-project/vireo/internal/decide/liveupdate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )

@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/memorydump"
+	"github.com/vireo-project/vireo/internal/decide/memorydump"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 

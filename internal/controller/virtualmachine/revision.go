@@ -18,8 +18,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/firmware"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/decide/firmware"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/revisiondata"
 )

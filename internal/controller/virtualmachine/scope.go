@@ -21,11 +21,11 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
-	"github.com/vireo-project/vireo/internal/firmware"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/controller/storage/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/storage/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/decide/firmware"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 

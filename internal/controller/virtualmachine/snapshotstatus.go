@@ -9,8 +9,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/optional"
-	"github.com/vireo-project/vireo/internal/controller/volumesnapshot"
-	"github.com/vireo-project/vireo/internal/snapshot/capture"
+	"github.com/vireo-project/vireo/internal/controller/storage/volumesnapshot"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/capture"
 )
 
 // setSnapshotStatuses reports which volumes a snapshot can include. The report stays as it was while it is not known whether the

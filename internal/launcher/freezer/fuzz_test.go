@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // maxError bounds an error, which a backup tool logs, in bytes.

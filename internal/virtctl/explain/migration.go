@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/eventtime"
-	"github.com/vireo-project/vireo/internal/migration/eviction"
+	"github.com/vireo-project/vireo/internal/decide/migration/eviction"
 )
 
 // KubeVirt's default limits for parallel migrations.

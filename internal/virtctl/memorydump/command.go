@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	plan "github.com/vireo-project/vireo/internal/memorydump"
+	plan "github.com/vireo-project/vireo/internal/decide/memorydump"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 	"github.com/vireo-project/vireo/internal/virtctl/vmexport"
 )

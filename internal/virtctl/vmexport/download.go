@@ -16,7 +16,7 @@ import (
 	"time"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
-	"github.com/vireo-project/vireo/internal/export/content"
+	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
 // connectTimeout bounds connecting to a server, and the start of a response.

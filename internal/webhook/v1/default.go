@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/decide/instancetype"
 	"github.com/vireo-project/vireo/internal/quantity"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )

@@ -9,9 +9,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/decide/hotplug"
+	"github.com/vireo-project/vireo/internal/decide/instancetype"
 	"github.com/vireo-project/vireo/internal/diskbus"
-	"github.com/vireo-project/vireo/internal/hotplug"
-	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/quantity"
 )
 

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
-	"github.com/vireo-project/vireo/internal/instancetype"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/decide/instancetype"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 

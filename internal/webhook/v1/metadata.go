@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/machinetype"
+	"github.com/vireo-project/vireo/internal/decide/machinetype"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 

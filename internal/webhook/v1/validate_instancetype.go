@@ -11,8 +11,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/instancetype"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/decide/instancetype"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 )
 
 // validateMatchers returns the errors of the matchers of a VM. before is the stored VM, or nil for a new one.

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/firmware"
+	"github.com/vireo-project/vireo/internal/decide/firmware"
 )
 
 // mutated returns the metadata of a VM after admission. before is the stored VM, or nil for a new one.

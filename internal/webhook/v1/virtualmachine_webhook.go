@@ -21,8 +21,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/firmware"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/decide/firmware"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 

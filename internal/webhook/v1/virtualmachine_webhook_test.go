@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 )
 
 type fixedConfig struct{ clusterconfig.Config }

@@ -25,8 +25,8 @@ import (
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/printable"
-	"github.com/vireo-project/vireo/internal/snapshot/clone"
-	"github.com/vireo-project/vireo/internal/snapshot/restore"
+	"github.com/vireo-project/vireo/internal/decide/clone"
+	"github.com/vireo-project/vireo/internal/decide/restore"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 

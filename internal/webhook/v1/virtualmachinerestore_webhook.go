@@ -15,8 +15,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/snapshot/capture"
-	"github.com/vireo-project/vireo/internal/snapshot/restore"
+	"github.com/vireo-project/vireo/internal/decide/restore"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/capture"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 

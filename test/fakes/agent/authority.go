@@ -7,7 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 
-	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/wire/agentapi"
 	"github.com/vireo-project/vireo/test/pki"
 )
 

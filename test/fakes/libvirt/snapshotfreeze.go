@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 )
 
 // SetFrozen sets whether the guest's file systems are frozen, as the guest itself can.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 	"github.com/vireo-project/vireo/test/broker"
 	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
 )

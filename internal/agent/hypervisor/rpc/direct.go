@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // openTimeout bounds how long a stream may take to open.

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/brokerapi"
 	"github.com/vireo-project/vireo/internal/limits"
+	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
 // unreachableAfter is how long attempts must fail before the VMI is enqueued: libvirtd starts and ends with its Pod,

@@ -9,8 +9,8 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 func TestTargetState(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // The guest determines the length of a guest agent's response, up to libvirt's 4 MiB, and a few bytes of JSON can become a large

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 )
 
 // windowsID is what a guest agent reports as the ID of Windows. Source: QEMU qga/qapi-schema.json, GuestOSInfo.

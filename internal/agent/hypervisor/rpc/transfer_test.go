@@ -18,7 +18,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
 // Procedures that a transfer calls (src/remote/remote_protocol.x in libvirt).

@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/migration/policy"
+	"github.com/vireo-project/vireo/internal/decide/migration/policy"
 )
 
 // Step is a step by which a transfer ends sooner, or Continue.

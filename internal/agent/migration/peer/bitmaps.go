@@ -24,10 +24,10 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/httpserver"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media/overlay"
+	"github.com/vireo-project/vireo/internal/decide/migration/policy"
+	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/migration/policy"
-	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 const (

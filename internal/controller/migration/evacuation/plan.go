@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
-	"github.com/vireo-project/vireo/internal/migration/eviction"
+	"github.com/vireo-project/vireo/internal/decide/migration/eviction"
 )
 
 // Guest is a VMI on the node.

@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
-	"github.com/vireo-project/vireo/internal/migration/policy"
+	"github.com/vireo-project/vireo/internal/decide/migration/policy"
 )
 
 // priorities order the queued migrations. KubeVirt's values; the default is 0.

@@ -19,7 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/otlp"
-	"github.com/vireo-project/vireo/internal/controller/tracing"
+	"github.com/vireo-project/vireo/internal/controller/observe/tracing"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
 	"github.com/vireo-project/vireo/test/otlpcollector"

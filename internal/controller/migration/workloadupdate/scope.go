@@ -21,7 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
-	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
+	"github.com/vireo-project/vireo/internal/decide/migration/upgradecheck"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"

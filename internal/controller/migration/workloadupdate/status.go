@@ -16,7 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/kit"
-	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
+	"github.com/vireo-project/vireo/internal/decide/migration/upgradecheck"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 

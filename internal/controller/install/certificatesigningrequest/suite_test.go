@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package certificatesigningrequest_test
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/vireo-project/vireo/test/controllersuite"
+)
+
+var ctx = context.Background()
+
+func TestSpecsOfCertificateSigningRequests(t *testing.T) {
+	Run(t, "internal/controller/install/certificatesigningrequest")
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineexport_test
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/vireo-project/vireo/test/controllersuite"
+)
+
+var ctx = context.Background()
+
+func TestSpecsOfExports(t *testing.T) {
+	Run(t, "internal/controller/storage/virtualmachineexport")
+}
