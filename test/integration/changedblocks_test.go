@@ -162,9 +162,8 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 	It("are what an incremental backup has, also after the disk has grown and after a discard", func() {
 		const image = launcherpod.EphemeralDisksDir + "/data.img"
 		p := newPod()
-		content := ext4()
-		p.writeOverlay(trackedOverlay, image, int64(len(content)))
-		g := &trackedGuest{linux: bootLinuxOn(p, image, func(d *libvirtxml.Domain) { *d = *trackedDomain(image) })}
+		p.writeOverlay(trackedOverlay, image, ext4Bytes)
+		g := &trackedGuest{linux: startLinuxOn(p, image, func(d *libvirtxml.Domain) { *d = *trackedDomain(image) })}
 		g.run("yes one | head -c 1048576 > /mnt/data/one; yes two | head -c 1048576 > /mnt/data/two; sync")
 		_, args := process(p.daemon, "qemu-system-x86_64")
 		Expect(args).To(ContainElement(And(
@@ -191,10 +190,10 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		g.expectChain(image)
 
 		By("growing the disk")
-		Expect(g.conn.GrowDisk(ctx, g.domain, "vda", uint64(2*len(content)))).To(Succeed())
+		Expect(g.conn.GrowDisk(ctx, g.domain, "vda", 2*ext4Bytes)).To(Succeed())
 		info, err := os.Stat(p.daemon.Host(image))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(info.Size()).To(BeEquivalentTo(2 * len(content)))
+		Expect(info.Size()).To(BeEquivalentTo(2 * ext4Bytes))
 		g.run("echo five | dd of=/dev/vda bs=1 seek=$(($(blockdev --getsize64 /dev/vda) - 512)) conv=notrunc; sync")
 		g.backUp("b4", "b3")
 		g.expectChain(image)
@@ -212,9 +211,8 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 	It("are not known after QEMU was killed, and the image has all data that the guest has flushed", func() {
 		const image = launcherpod.EphemeralDisksDir + "/data.img"
 		p := newPod()
-		size := int64(len(ext4()))
-		p.writeOverlay(trackedOverlay, image, size)
-		g := &trackedGuest{linux: bootLinuxOn(p, image, func(d *libvirtxml.Domain) { *d = *trackedDomain(image) })}
+		p.writeOverlay(trackedOverlay, image, ext4Bytes)
+		g := &trackedGuest{linux: startLinuxOn(p, image, func(d *libvirtxml.Domain) { *d = *trackedDomain(image) })}
 		g.run("yes one | head -c 1048576 > /mnt/data/one; sync")
 		g.backUp("b1", "")
 		g.run("echo flushed > /mnt/data/log; sync; yes two | head -c 1048576 > /mnt/data/two")
@@ -224,7 +222,7 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		By("starting the guest in another Pod, with a new overlay")
 		next := newPod()
 		next.share(p, image)
-		next.writeOverlay(trackedOverlay, image, size)
+		next.writeOverlay(trackedOverlay, image, ext4Bytes)
 		g = &trackedGuest{linux: bootLinuxIn(next, trackedDomain(image))}
 		Expect(strings.TrimSpace(g.run("cat /mnt/data/log"))).To(Equal("flushed"))
 		Expect(checkpoints(g.conn, g.domain)).To(BeEmpty())
@@ -237,7 +235,6 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 	It("stay tracked after a migration that failed, and are not after one that succeeded", func() {
 		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
 		join(m.sourcePod, m.targetPod)
-		size := int64(len(ext4()))
 		// A second disk is copied, as that of a containerDisk is.
 		const copiedDisk = launcherpod.EphemeralDisksDir + "/copied.img"
 		withCopiedDisk := func() *libvirtxml.Domain {
@@ -250,7 +247,7 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 			return d
 		}
 		for _, p := range []*pod{m.sourcePod, m.targetPod} {
-			p.writeOverlay(trackedOverlay, sharedDisk, size)
+			p.writeOverlay(trackedOverlay, sharedDisk, ext4Bytes)
 			p.write(copiedDisk, make([]byte, diskBytes))
 		}
 		g := &trackedGuest{linux: bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *withCopiedDisk() })}
@@ -293,7 +290,7 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		g.expectChain(sharedDisk)
 
 		By("migrating")
-		m.targetPod.writeOverlay(trackedOverlay, sharedDisk, size)
+		m.targetPod.writeOverlay(trackedOverlay, sharedDisk, ext4Bytes)
 		Expect(m.sourceConn.Transfer(ctx, request())).To(Succeed())
 		migrated := m.resumeOnTarget()
 		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nmore\nagain\nafter"))

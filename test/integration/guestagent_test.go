@@ -54,7 +54,7 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 	ctx := context.Background()
 	g := &linux{}
 	BeforeAll(func() {
-		*g = *bootLinux()
+		*g = *startLinux()
 		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	})
 

@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -194,15 +193,14 @@ var _ = Describe("The agent and hotplugged volumes", Label("libvirt"), func() {
 
 var _ = Describe("A running Linux guest and hotplugged disks", Label("libvirt"), func() {
 	It("uses disks on both buses and releases them", func() {
-		p := newPod()
-		g := bootLinuxOn(p, launcherpod.EphemeralDisksDir+"/data.img", func(*libvirtxml.Domain) {})
+		g := startLinux()
 		ctx := GinkgoT().Context()
 		var events atomic.Int64
 		Expect(g.conn.Watch(ctx, func() { events.Add(1) })).To(Succeed())
 		vmi := &v1.VirtualMachineInstance{}
 		facts := domain.Facts{Disks: map[string]domain.DiskFact{}}
 		for name, bus := range map[string]v1.DiskBus{"one": v1.DiskBusSCSI, "two": v1.DiskBusVirtio} {
-			p.write(launcherpod.HotplugDisk(name, false), ext4())
+			g.pod.write(launcherpod.HotplugDisk(name, false), ext4())
 			vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{
 				Name: name, Serial: name, DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: bus}},
 			})

@@ -57,7 +57,7 @@ func newKeptPair() *keptPair {
 	k := &keptPair{podPair: &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}}
 	join(k.sourcePod, k.targetPod)
 	k.sourcePod.writeOverlay(keptOverlay, sharedDisk, ext4Bytes)
-	k.guest = &trackedGuest{linux: bootLinuxOn(k.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *keptDomain() })}
+	k.guest = &trackedGuest{linux: startLinuxOn(k.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *keptDomain() })}
 	k.podPair.guest = k.guest.linux
 	k.sourceConn = k.guest.conn
 	k.prepareTarget()

@@ -36,11 +36,22 @@ type linux struct {
 // dataSerial is the serial number of the guest's disk, by which the guest mounts it.
 const dataSerial = "data"
 
-// bootLinux boots a guest with an ext4 disk at /mnt/data.
-func bootLinux() *linux {
+// startLinux provides a guest that has booted, with an ext4 disk at /mnt/data.
+func startLinux() *linux {
 	GinkgoHelper()
 	const image = launcherpod.EphemeralDisksDir + "/data.img"
-	return bootLinuxOn(newPod(), image, func(*libvirtxml.Domain) {})
+	return startLinuxOn(newPod(), image, func(*libvirtxml.Domain) {})
+}
+
+// startLinuxOn provides a guest that has booted in a Pod, with its disk in a file of the Pod. adapt changes its
+// domain, which must keep the one disk.
+func startLinuxOn(p *pod, image string, adapt func(*libvirtxml.Domain)) *linux {
+	GinkgoHelper()
+	domain := linuxDomain(image)
+	adapt(domain)
+	booted := bootedLinux(domain)
+	p.write(image, booted.disk)
+	return booted.restoreIn(p, domain)
 }
 
 // bootLinuxOn boots the guest in a Pod, with its disk in a file of the Pod. adapt changes its domain.

@@ -62,7 +62,7 @@ func newPodPairOf(adapt func(*libvirtxml.Domain)) *podPair {
 	guestBoot()
 	m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
 	join(m.sourcePod, m.targetPod)
-	m.guest = bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) {
+	m.guest = startLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) {
 		*d = *sharedDomain()
 		adapt(d)
 	})
@@ -377,12 +377,12 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 	DescribeTable("transfers a disk that is not shared, including its overlay", func(address string) {
 		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: address}
 		join(m.sourcePod, m.targetPod)
-		base := ext4()
+		booted := bootedLinux(overlayDomain())
 		for _, p := range []*pod{m.sourcePod, m.targetPod} {
-			p.overlay(base)
+			p.overlay(booted.disk)
 		}
 		m.targetPod.prepareKernel(guestBoot())
-		m.guest = bootLinuxIn(m.sourcePod, overlayDomain())
+		m.guest = booted.restoreIn(m.sourcePod, overlayDomain())
 		m.sourceConn, m.targetConn = m.guest.conn, m.targetPod.dial()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
 		ctx := GinkgoT().Context()
@@ -402,7 +402,7 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 	It("transfers a disk to a larger volume, and its size in the guest does not change", extended(3), func() {
 		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
 		join(m.sourcePod, m.targetPod)
-		m.guest = bootLinuxOn(m.sourcePod, ownDisk, func(d *libvirtxml.Domain) { *d = *ownDomain(0) })
+		m.guest = startLinuxOn(m.sourcePod, ownDisk, func(d *libvirtxml.Domain) { *d = *ownDomain(0) })
 		m.targetPod.prepareKernel(guestBoot())
 		m.sourceConn, m.targetConn = m.guest.conn, m.targetPod.dial()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")

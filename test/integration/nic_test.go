@@ -154,10 +154,9 @@ func (n *pluggedNIC) unplug() {
 
 var _ = Describe("A running Linux guest and a hotplugged interface", Label("libvirt"), func() {
 	It("uses it, loses and regains its link, and releases it", func() {
-		p := newPod()
-		n := &pluggedNIC{guest: bootLinuxOn(p, launcherpod.EphemeralDisksDir+"/data.img", func(*libvirtxml.Domain) {}), vmi: &v1.VirtualMachineInstance{}}
+		n := &pluggedNIC{guest: startLinux(), vmi: &v1.VirtualMachineInstance{}}
 		withBlue(&n.vmi.Spec)
-		n.prepareTap(p)
+		n.prepareTap(n.guest.pod)
 		Expect(n.follow().Attach).To(HaveLen(1))
 		Expect(n.follow()).To(Equal(domain.NICChanges{}), "a second comparison finds nothing")
 		n.configure()

@@ -25,6 +25,7 @@ func TestIntegration(t *testing.T) {
 	}
 	// Otherwise libvirt's client starts a libvirtd of the host when it finds a socket closed.
 	t.Setenv("LIBVIRT_AUTOSTART", "0")
+	savedDir = t.TempDir()
 	RegisterFailHandler(Fail)
 	// Gomega's default of one second is too short on a busy computer.
 	SetDefaultEventuallyTimeout(30 * time.Second)
@@ -39,6 +40,9 @@ func TestIntegration(t *testing.T) {
 // labelsEnv names the environment variable with the label filter of the suite, for runs of several packages, which have no flags of
 // Ginkgo.
 const labelsEnv = "VIREO_INTEGRATION_LABELS"
+
+// savedDir is a directory for guests that several specs start from.
+var savedDir string
 
 // extended labels specs that .ci/run does not run for each commit, as those of test/e2e.
 var extended = speclabels.Extended
