@@ -32,18 +32,20 @@ var definedOnly = map[string]string{
 	"cpu-realtime":  "the host has no huge pages",
 }
 
-var _ = Describe("Golden domains", Label("libvirt"), func() {
+var _ = Describe("Golden domains", Label("libvirt"), Ordered, ContinueOnFailure, func() {
 	files, err := filepath.Glob(filepath.Join(goldenDir, "*.xml"))
 	if err != nil || len(files) == 0 {
 		panic("no golden domains in internal/domain/testdata")
 	}
+	var p *pod
+	BeforeAll(func() { p = newPod() })
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".xml")
 		It("runs "+name, func() {
-			p := newPod()
 			domain := readDomain(file)
 			p.prepare(domain)
 			defined := p.define(domain)
+			DeferCleanup(p.remove, defined)
 			if _, found := definedOnly[name]; !found {
 				p.expectStarts(defined)
 			}
@@ -140,6 +142,17 @@ func (p *pod) define(domain *libvirtxml.Domain) *libvirt.Domain {
 	defined, err := p.conn.DomainDefineXML(text)
 	Expect(err).NotTo(HaveOccurred())
 	return defined
+}
+
+// remove ends a domain and removes all that libvirt has of it.
+func (p *pod) remove(domain *libvirt.Domain) {
+	GinkgoHelper()
+	active, err := domain.IsActive()
+	Expect(err).NotTo(HaveOccurred())
+	if active {
+		Expect(domain.Destroy()).To(Succeed())
+	}
+	Expect(domain.UndefineFlags(libvirt.DOMAIN_UNDEFINE_NVRAM | libvirt.DOMAIN_UNDEFINE_TPM)).To(Succeed())
 }
 
 func (p *pod) expectStarts(domain *libvirt.Domain) {

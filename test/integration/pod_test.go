@@ -86,10 +86,11 @@ func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
 		p.writeOverlay(disk.Source.File.File, p.prepareBacking(disk.Source.DataStore.Source), diskBytes)
 	case disk.Driver.Type == "qcow2":
 		backing := p.prepareBacking(disk.BackingStore.Source)
-		_, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
+		volume, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
 			<target><format type='qcow2'/></target><backingStore><path>%s</path><format type='raw'/></backingStore></volume>`,
 			filepath.Base(disk.Source.File.File), diskBytes, backing), 0)
 		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(volume.Delete, libvirt.STORAGE_VOL_DELETE_NORMAL)
 	default:
 		p.write(disk.Source.File.File, make([]byte, diskBytes))
 	}
@@ -122,6 +123,13 @@ func (p *pod) write(podPath string, content []byte) {
 	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 	Expect(os.WriteFile(path, content, 0o644)).To(Succeed())
 	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
+	p.removeLater(podPath)
+}
+
+// removeLater removes a file of the Pod, if it is still there, when the spec ends: the next one may use the same Pod.
+func (p *pod) removeLater(podPath string) {
+	path := p.daemon.Host(podPath)
+	DeferCleanup(func() { Expect(os.RemoveAll(path)).To(Succeed()) })
 }
 
 // prepareBlockDevice creates a loop device in the Pod, as the kubelet does for a claim. The returned function makes it larger.
@@ -132,8 +140,8 @@ func (p *pod) prepareBlockDevice(podPath string) (grow func(bytes int64)) {
 	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	loop := strings.TrimSpace(string(out))
+	// A device that QEMU still has open is detached as soon as QEMU has ended.
 	DeferCleanup(func() {
-		p.daemon.Stop()
 		out, err := exec.Command("losetup", "--detach", loop).CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), string(out))
 	})
@@ -142,6 +150,7 @@ func (p *pod) prepareBlockDevice(podPath string) (grow func(bytes int64)) {
 	path := p.daemon.Host(podPath)
 	Expect(unix.Mknod(path, unix.S_IFBLK|0o600, int(stat.Rdev))).To(Succeed())
 	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
+	p.removeLater(podPath)
 	return func(bytes int64) {
 		GinkgoHelper()
 		Expect(os.Truncate(file, bytes)).To(Succeed())
@@ -171,4 +180,7 @@ func (p *pod) prepareTap(iface *libvirtxml.DomainInterface) {
 		}
 		return netlink.LinkSetUp(tap)
 	})).To(Succeed())
+	DeferCleanup(func() {
+		Expect(inNamespace(p.daemon.NetNS(), func() error { return netlink.LinkDel(tap) })).To(Succeed())
+	})
 }
