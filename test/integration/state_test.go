@@ -71,7 +71,7 @@ var _ = Describe("A domain with a TPM", Label("libvirt"), func() {
 })
 
 var _ = Describe("The migration of a domain with persistent state on a claim of each Pod", Label("libvirt"), extended(1), func() {
-	const variables, golden = "nvram", "tpm-persistent"
+	const golden = "tpm-persistent"
 	nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
 	var (
 		sourcePod, targetPod   *pod
@@ -137,7 +137,14 @@ var _ = Describe("The migration of a domain with persistent state on a claim of 
 		Eventually(next.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
 	})
 
-	It("keeps the state when the guest runs on the target", func(ctx SpecContext) {
+	It("fails if the state cannot be written, and keeps it when the guest runs on the target", func(ctx SpecContext) {
+		full, failing := errors.New("the claim is full"), request
+		failing.BeforeFinish = func(context.Context) error { return full }
+		Expect(sourceConn.Transfer(ctx, failing)).To(MatchError(full))
+		Expect(sourceConn.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
+
+		By("migrating")
 		Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
 		moved := targetPod.sum(nvram)
 		Expect(targetConn.ResumeTarget(ctx, request.Domain)).To(Succeed())
@@ -149,20 +156,22 @@ var _ = Describe("The migration of a domain with persistent state on a claim of 
 		Expect(targetPod.sum(nvram)).To(Equal(moved), "QEMU has changed the transferred variables")
 	})
 
-	It("fails if the state cannot be written, and the guest stays on the source", func(ctx SpecContext) {
-		full := errors.New("the claim is full")
-		request.BeforeFinish = func(context.Context) error { return full }
-		Expect(sourceConn.Transfer(ctx, request)).To(MatchError(full))
-		Expect(sourceConn.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
-	})
+})
 
-	It("does not write the state if the target's file is missing or too small, or the TPM's state is missing", func(ctx SpecContext) {
+var _ = Describe("Persistent state of a domain that is migrated", Label("libvirt"), extended(1), func() {
+	const variables = "nvram"
+	nvram := launcherpod.NVRAMStateFile("testvmi")
+
+	It("is not written if the target's file is missing or too small, or the TPM's state is missing", func(ctx SpecContext) {
 		empty := newPod().dial()
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not created the file")))
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
 			To(MatchError(ContainSubstring("TPM's state is not complete")))
-		Expect(sourceConn.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has room for")))
+
+		receiving := newPod()
+		receiving.startPaused("tpm-persistent")
+		Expect(receiving.dial().KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).
+			To(MatchError(ContainSubstring("has room for")))
 	})
 })
 
