@@ -224,7 +224,8 @@ bench-scale: deps ## Measure virt-controller and agents with N=500 VMs on simula
 	@hack/bench-scale.sh $(or $(N),500) $(or $(SCALE_NODES),0) $(or $(STEADY),1m)
 
 .PHONY: bench-migrate
-bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUNT=10); writes .bench/migrate.json
+bench-migrate: COUNT = 30
+bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUNT=30); writes .bench/migrate.json
 	@rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher) && guest=$$(hack/images/guest.sh guest-small) && \
 		VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot \
 		VIREO_BENCH_MIGRATE=$(CURDIR)/.bench/migrate.json VIREO_BENCH_MIGRATE_COUNT=$(COUNT) \
