@@ -34,11 +34,11 @@ func Patch[T client.Object](ctx context.Context, c client.Writer, read T, change
 }
 
 // Client returns a client that, for the kinds of the given objects, does not return a version from the cache that is older than what
-// it patched itself: Get fails with a conflict until the cache has received that patch. A reconciliation of the older version would
-// repeat what is done, and its writes would be refused. A patch by another client does not count.
+// it wrote itself: Get fails with a conflict until the cache has received that write. A reconciliation of the older version would
+// repeat what is done, and its writes would be refused. Creations, deletions and what other clients write do not count.
 //
-// Its user must reconcile an object again when the cache receives it, and read each object by Get that it patches, which removes the
-// record of the patch.
+// Its user must reconcile an object again when the cache receives it, and read each object by Get that it writes, which removes the
+// record of the write.
 func Client(c client.Client, kinds ...client.Object) client.Client {
 	w := &written{Client: c, versions: map[writtenKey]writtenVersion{}}
 	for _, kind := range kinds {
@@ -116,6 +116,15 @@ func (w *written) record(object client.Object) {
 		return
 	}
 	w.versions[key] = writtenVersion{uid: object.GetUID(), version: version}
+}
+
+// Update implements client.Writer.
+func (w *written) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
+	err := w.Client.Update(ctx, object, options...)
+	if err == nil {
+		w.record(object)
+	}
+	return err
 }
 
 // Patch implements client.Writer.

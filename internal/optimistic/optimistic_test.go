@@ -52,6 +52,11 @@ func TestClient(t *testing.T) {
 			_, err := optimistic.Patch(ctx, c, pod, func(pod *corev1.Pod) { metav1.SetMetaDataLabel(&pod.ObjectMeta, "k", "v") })
 			return err
 		}, []client.Object{&corev1.Pod{}}, true},
+		{"an update", func(ctx context.Context, c client.Client, pod *corev1.Pod) error {
+			changed := pod.DeepCopy()
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, "k", "v")
+			return c.Update(ctx, changed)
+		}, []client.Object{&corev1.Pod{}}, true},
 		{"status", func(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 			changed := pod.DeepCopy()
 			changed.Status.Phase = corev1.PodRunning

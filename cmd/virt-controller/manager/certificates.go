@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -25,6 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/install/webhookcertificate"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/webhook/server"
 )
 
@@ -58,8 +60,11 @@ func NewCertificates(o *Options) *Certificates {
 // Setup makes the manager create and renew the certificate, on the leader, and follow it.
 func (c *Certificates) Setup(mgr ctrl.Manager, o *Options, config *clusterconfig.Store) error {
 	c.cache = mgr.GetCache()
+	// The update of one configuration triggers a reconciliation before the cache has the update of the other one.
+	ownWrites := optimistic.Client(mgr.GetClient(),
+		&admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{})
 	renewal := &webhookcertificate.Reconciler{
-		Client: mgr.GetClient(), Secret: c.key, Component: componentName, Hooks: c.hooks, Config: config, Clock: o.Clock,
+		Client: ownWrites, Secret: c.key, Component: componentName, Hooks: c.hooks, Config: config, Clock: o.Clock,
 		Names: []string{
 			fmt.Sprintf("%s.%s.svc", o.WebhookService, o.Namespace),
 			fmt.Sprintf("%s.%s.svc", certificate.MetricsService, o.Namespace),
