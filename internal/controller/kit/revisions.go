@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -128,9 +127,8 @@ func (s RevisionSorter) Sort(ctx context.Context, key client.ObjectKey, annotati
 	if err := s.Client.Create(ctx, replacement); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create a copy of ControllerRevision %s: %w", key, err)
 	}
-	err = s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(revision.UID), ResourceVersion: ptr.To(revision.ResourceVersion)})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete ControllerRevision %s, which is replaced by a copy with sorted keys: %w", key, err)
+	if err := Delete(ctx, s.Client, revision, Unchanged(revision)); err != nil {
+		return err
 	}
 	return s.finish(ctx, key)
 }
@@ -144,10 +142,7 @@ func (s RevisionSorter) finish(ctx context.Context, key client.ObjectKey) error 
 	if err := s.Client.Create(ctx, renamedRevision(kept, key.Name)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ControllerRevision %s of its copy: %w", key, err)
 	}
-	if err := s.Client.Delete(ctx, kept, client.Preconditions{UID: ptr.To(kept.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete the copy of ControllerRevision %s: %w", key, err)
-	}
-	return nil
+	return Delete(ctx, s.Client, kept)
 }
 
 // renamedRevision returns a revision to create under another name.

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
 	"github.com/vireo-project/vireo/internal/decide/migration/eviction"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -212,9 +213,5 @@ func (s *Scope) stay(ctx context.Context, stay Stay) error {
 // withdraw deletes a migration that has not started. If it has changed since it was read, the deletion fails and the next reconciliation
 // decides again.
 func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
-	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
-	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("delete migration %s/%s, which is no longer needed: %w", m.Namespace, m.Name, err)
-	}
-	return nil
+	return kit.Delete(ctx, s.Client, m, kit.Unchanged(m))
 }

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -28,7 +27,7 @@ func addFinalizer(ctx context.Context, s *Scope) error {
 	if s.deleting() {
 		return nil
 	}
-	return s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
+	return kit.Patch(ctx, s.Client, &s.Migration, func(m *v1.VirtualMachineInstanceMigration) {
 		controllerutil.AddFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
 		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled {
 			metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, podspec.LabelValue(m.Spec.VMIName))
@@ -38,10 +37,7 @@ func addFinalizer(ctx context.Context, s *Scope) error {
 
 // removeFinalizer removes the finalizer.
 func (s *Scope) removeFinalizer(ctx context.Context) error {
-	err := s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
-		controllerutil.RemoveFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
-	})
-	return client.IgnoreNotFound(err)
+	return kit.RemoveFinalizer(ctx, s.Client, &s.Migration, v1.VirtualMachineInstanceMigrationFinalizer)
 }
 
 // deleteWithoutVMI deletes a migration whose VMI was deleted, and with it the Pods.
@@ -55,10 +51,7 @@ func (s *Scope) deleteWithoutVMI(ctx context.Context) error {
 	if err := s.removeFinalizer(ctx); err != nil || s.deleting() {
 		return err
 	}
-	if err := s.Client.Delete(ctx, s.Migration, client.Preconditions{UID: ptr.To(s.Migration.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI was deleted: %w", client.ObjectKeyFromObject(s.Migration), err)
-	}
-	return nil
+	return kit.Delete(ctx, s.Client, s.Migration)
 }
 
 // deleteOld deletes the oldest ended migrations of the VMI, if there are more than maxRetained.
@@ -70,16 +63,11 @@ func (s *Scope) deleteOld(ctx context.Context) error {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
 	for _, m := range done[:max(0, len(done)-maxRetained)] {
-		if err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID)}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete VirtualMachineInstanceMigration %s, which ended long ago: %w", client.ObjectKeyFromObject(m), err)
+		if err := kit.Delete(ctx, s.Client, m); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// patchMetadata writes a change of labels or finalizers. Without a change it writes nothing.
-func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachineInstanceMigration)) error {
-	return kit.Patch(ctx, s.Client, &s.Migration, change)
 }
 
 // RemoveOrphans deletes the Pods and claims of a migration whose finalizer was removed by another client. The VMI's reconciler deletes
@@ -125,8 +113,5 @@ func removeOrphan(ctx context.Context, c client.Client, apiReader client.Reader,
 	if m := vmi.Status.MigrationState; !podspec.IsOf(pod, vmi) || pod.Name != podspec.TargetPodName(vmi, types.UID(pod.Labels[v1.MigrationJobLabel])) || m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
 		return nil
 	}
-	if err := c.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete Pod %s of a deleted migration: %w", client.ObjectKeyFromObject(pod), err)
-	}
-	return nil
+	return kit.Delete(ctx, c, pod)
 }

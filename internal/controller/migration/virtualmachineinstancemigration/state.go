@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -123,11 +122,7 @@ func deleteState(ctx context.Context, c client.Client, claim *corev1.PersistentV
 		return nil
 	}
 	// The resource version ensures that the VM has not adopted the claim since it was read.
-	err := c.Delete(ctx, claim, client.Preconditions{UID: ptr.To(claim.UID), ResourceVersion: ptr.To(claim.ResourceVersion)})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete PersistentVolumeClaim %s of a migration: %w", client.ObjectKeyFromObject(claim), err)
-	}
-	return nil
+	return kit.Delete(ctx, c, claim, kit.Unchanged(claim))
 }
 
 // removeStates deletes the claims of a migration, except those that are in use. It does not need the VMI.
