@@ -15,6 +15,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
@@ -212,14 +213,10 @@ func (s *Scope) warnOfMissingSource(ctx context.Context, dv *cdi.DataVolume) err
 		return nil
 	}
 	key := client.ObjectKey{Namespace: source.Namespace, Name: source.Name}
-	err := s.Client.Get(ctx, key, &corev1.PersistentVolumeClaim{})
-	if apierrors.IsNotFound(err) {
+	claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.Client)
+	if err == nil && claim == nil {
 		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, ReasonSourcePVCNotAvailable, actionProvision,
 			"Source PVC %s not available: Target PVC %s will remain unpopulated until source is created", source.Name, dv.Name)
-		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
-	}
-	return nil
+	return err
 }

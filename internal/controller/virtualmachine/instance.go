@@ -263,9 +263,7 @@ func removeVMIFinalizer(ctx context.Context, s *Scope) error {
 		!controllerutil.ContainsFinalizer(vmi, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
-	return client.IgnoreNotFound(s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
-		controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineControllerFinalizer)
-	}))
+	return kit.RemoveFinalizer(ctx, s.Client, &s.VMI, v1.VirtualMachineControllerFinalizer)
 }
 
 // finalizeWithoutVM removes the VM's finalizer from a deleted instance whose VM no longer exists, because its finalizer was

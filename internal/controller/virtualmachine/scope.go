@@ -188,9 +188,7 @@ func removeVMFinalizer(ctx context.Context, s *Scope) error {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
-	return client.IgnoreNotFound(s.patchVM(ctx, func(vm *v1.VirtualMachine) {
-		controllerutil.RemoveFinalizer(vm, v1.VirtualMachineControllerFinalizer)
-	}))
+	return kit.RemoveFinalizer(ctx, s.Client, &s.VM, v1.VirtualMachineControllerFinalizer)
 }
 
 // cacheRetry is when to reconcile again if the cache was behind the API server.

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -297,13 +296,13 @@ func (s *Scope) describeMoves(ctx context.Context) ([]v1.StorageMigratedVolumeIn
 
 // destinationClaim describes a claim, or returns an error if it is not ready to be a destination.
 func (s *Scope) destinationClaim(ctx context.Context, volume, name string) (*v1.PersistentVolumeClaimInfo, error) {
-	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
-	err := s.Client.Get(ctx, key, claim)
+	key := client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
+	claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.Client)
 	switch {
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s does not exist, waiting for it", errVolumes, key, volume)
 	case err != nil:
-		return nil, fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
+		return nil, err
+	case claim == nil:
+		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s does not exist, waiting for it", errVolumes, key, volume)
 	case claim.DeletionTimestamp != nil, claim.Status.Phase == corev1.ClaimLost:
 		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s is being deleted or has lost its PersistentVolume", errVolumes, key, volume)
 	}

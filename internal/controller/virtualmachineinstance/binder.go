@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -89,11 +89,7 @@ func (s *scope) deleteBinder(ctx context.Context, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
-	err := s.client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete Pod %s, which bound the volumes: %w", pod.Name, err)
-	}
-	return nil
+	return kit.Delete(ctx, s.client, pod)
 }
 
 // setProvisioning sets the condition Provisioning while a Pod binds the VMI's volumes.

@@ -12,9 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
@@ -28,9 +26,7 @@ func (s *scope) addFinalizer(ctx context.Context) error {
 	if s.deleting() {
 		return nil
 	}
-	return s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
-		controllerutil.AddFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
-	})
+	return kit.AddFinalizer(ctx, s.client, &s.vmi, v1.VirtualMachineInstanceFinalizer)
 }
 
 // removeFinalizer removes the finalizer of a deleted VMI once it has no Pod, as KubeVirt does: until then clients can read how
@@ -47,11 +43,8 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 		s.requeueIn(wait)
 		return nil
 	}
-	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
-		controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
-		controllerutil.RemoveFinalizer(vmi, v1.DeprecatedVirtualMachineInstanceFinalizer)
-	})
-	return client.IgnoreNotFound(err)
+	return kit.RemoveFinalizer(ctx, s.client, &s.vmi,
+		v1.VirtualMachineInstanceFinalizer, v1.DeprecatedVirtualMachineInstanceFinalizer)
 }
 
 // shownFor is how long the final phase of a deleted VMI can be read at least: clients that poll do so every second.
@@ -128,8 +121,8 @@ func (s *scope) deletePods(ctx context.Context) (gone bool, err error) {
 		if pod.DeletionTimestamp != nil {
 			continue
 		}
-		if err := s.client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("delete Pod %s of a VirtualMachineInstance that is deleted: %w", client.ObjectKeyFromObject(pod), err)
+		if err := kit.Delete(ctx, s.client, pod); err != nil {
+			return false, err
 		}
 	}
 	return gone, nil
