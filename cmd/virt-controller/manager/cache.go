@@ -142,15 +142,6 @@ func transformNamespace(o any) (any, error) {
 	return o, nil
 }
 
-// transformQuota removes the status of a ResourceQuota, which is not used.
-func transformQuota(o any) (any, error) {
-	o, err := cache.TransformStripManagedFields()(o)
-	if quota, ok := o.(*corev1.ResourceQuota); ok {
-		quota.Status = corev1.ResourceQuotaStatus{}
-	}
-	return o, err
-}
-
 // transformEvent removes everything but the metadata of an event, unless it is the reason why a launcher Pod does not start.
 func transformEvent(o any) (any, error) {
 	e, ok := o.(*corev1.Event)
@@ -200,7 +191,6 @@ func cacheOptions(namespace string) cache.Options {
 			&corev1.Node{}:                  {Transform: transformNode},
 			&corev1.PersistentVolumeClaim{}: {Transform: transformClaim},
 			&corev1.Namespace{}:             {Transform: transformNamespace},
-			&corev1.ResourceQuota{}:         {Transform: transformQuota},
 			&coordinationv1.Lease{}:         here(agents),
 			&corev1.ConfigMap{}:             here(labeled(agentapi.LabelValue, certificate.BundleName)),
 			&appsv1.DaemonSet{}:             here(installed),

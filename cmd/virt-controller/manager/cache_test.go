@@ -82,6 +82,24 @@ func TestNamespacesInCache(t *testing.T) {
 	t.Error("the cache does not use it")
 }
 
+// TestQuotasInCache checks that the cache keeps the usage of a quota, which decides whether guests can be migrated.
+func TestQuotasInCache(t *testing.T) {
+	g := NewWithT(t)
+	memory := corev1.ResourceList{corev1.ResourceRequestsMemory: resource.MustParse("1Gi")}
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: memory},
+		Status: corev1.ResourceQuotaStatus{Hard: memory, Used: memory},
+	}
+	options := cacheOptions("kubevirt")
+	transform := options.DefaultTransform
+	for kind, by := range options.ByObject {
+		if _, is := kind.(*corev1.ResourceQuota); is && by.Transform != nil {
+			transform = by.Transform
+		}
+	}
+	g.Expect(transform(quota.DeepCopy())).To(Equal(quota))
+}
+
 func podWarning(name, pod, reason string) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Annotations: map[string]string{"big": "x"}},
