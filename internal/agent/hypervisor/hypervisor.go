@@ -104,6 +104,11 @@ func (d *Domain) Active() bool {
 	return d != nil && (d.State == StateRunning || d.State == StatePaused)
 }
 
+// Transient reports whether libvirt paused the guest for a moment and will resume or stop it by itself.
+func (d *Domain) Transient() bool {
+	return d.Active() && d.State == StatePaused && d.Reason == PausedByLibvirt
+}
+
 // AgentChannel is the name of the port on which QEMU's guest agent listens.
 const AgentChannel = "org.qemu.guest_agent.0"
 

@@ -16,13 +16,14 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // orphanStopper stops the guest of a Pod that does not exist any more.
 type orphanStopper interface {
-	domainReader
+	phase.DomainReader
 	// Destroy ends QEMU.
 	Destroy(ctx context.Context, name string) error
 }
@@ -74,7 +75,7 @@ func (r *Reconciler) forget(uid types.UID, cache *podCache) {
 	cache.earlyMounts.stop()
 	cache.received.forget(r, uid)
 	cache.sent.forget(r)
-	r.pulls.End(uid)
+	r.jobs.Forget(uid)
 	r.Connections.Forget(uid)
 	r.Networks.Forget(uid)
 }

@@ -13,10 +13,11 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/jobs"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/domain"
 )
@@ -33,7 +34,7 @@ type Connections interface {
 // Connection is a connection to the libvirtd of one launcher Pod. It lists the interfaces of its consumers, which are declared
 // beside them: each phase takes the one that it needs.
 type Connection interface {
-	domainReader
+	phase.DomainReader
 	guestStopper
 	orphanStopper
 	domainStarter
@@ -47,9 +48,7 @@ type Connection interface {
 	guestResizer
 	diskPlugger
 	probePauser
-	snapshotfreeze.Guest
-	diskBackuper
-	memoryDumper
+	jobs.Connection
 	migrationSource
 	migrationTarget
 }
@@ -57,7 +56,7 @@ type Connection interface {
 // migrationSource is what the source of a migration does with the guest.
 type migrationSource interface {
 	migration.Source
-	domainReader
+	phase.DomainReader
 	// ResumeSource resumes a guest that was suspended for a migration.
 	ResumeSource(ctx context.Context, domain string) error
 	// Destroy ends QEMU.

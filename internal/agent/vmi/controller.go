@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -33,11 +32,11 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/jobs"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/pull"
-	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -115,10 +114,8 @@ type Reconciler struct {
 
 	// transfers are the migrations of which this node is the source.
 	transfers *migration.Transfers
-	// freezes are the freezes of guests for snapshots.
-	freezes *snapshotfreeze.Freezes
-	// pulls connects exporters to the guests whose disks they read.
-	pulls *pull.Pulls
+	// jobs are those of the node's guests.
+	jobs *jobs.Jobs
 	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait for it.
 	api *limits.Queue
 	// syncs counts the reconciliations.
@@ -137,8 +134,7 @@ func New(o Options) *Reconciler {
 	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}
-	r.freezes = snapshotfreeze.New(o.Clock, o.Enqueue)
-	r.pulls = pull.New(o.ExporterTLS)
+	r.jobs = jobs.New(jobs.Options{Clock: o.Clock, Enqueue: o.Enqueue, ExporterTLS: o.ExporterTLS})
 	r.transfers = migration.NewTransfers(migration.Options{
 		Peer: o.Peer, Enqueue: o.Enqueue, RecordMode: r.recordMode, OnMigrated: r.transferOwnership, Checksum: o.Checksum,
 		RecordEvent:  r.recordMigrating,
@@ -159,7 +155,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
 	}
-	for _, runnable := range []manager.Runnable{r.transfers, r.freezes, r.pulls} {
+	for _, runnable := range append(r.jobs.Runnables(), r.transfers) {
 		if err := mgr.Add(runnable); err != nil {
 			return err
 		}
@@ -193,11 +189,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	delay, err := r.report(ctx, s, phaseErr)
 	// A failed report is retried at once, even if the phases ended with a Wait. What a phase waits for does not depend on which later one has
 	// failed.
-	return outcome.Result(ctx, errors.Join(phaseErr, err), delay, s.requeue)
+	return outcome.Result(ctx, errors.Join(phaseErr, err), delay, s.Requeue)
 }
 
-// phase is a step of a reconciliation. An error, which may be a Wait or a Requeue, ends the reconciliation.
-type phase struct {
+// step is a phase of a reconciliation. An error, which may be a Wait or a Requeue, ends the reconciliation.
+type step struct {
 	name string
 	run  func() error
 }
@@ -205,7 +201,7 @@ type phase struct {
 // runPhases runs the phases in order until one of them ends the reconciliation.
 func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	if r.isMigrated(s) {
-		s.assigned = false
+		s.Assigned = false
 		return &outcome.Wait{Reason: "the migration's target to own the guest"}
 	}
 	// Without a connection to libvirtd, the guest's state is unknown and nothing is changed.
@@ -213,9 +209,9 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		return r.endReconciliation(ctx, s, "connect", err)
 	}
 	c := s.connection
-	for _, p := range []phase{
+	for _, p := range []step{
 		// 1. All other phases depend on the domain: an earlier agent may have started the guest.
-		{"read domain", func() error { return readDomain(ctx, s, c) }},
+		{"read domain", func() error { return s.ReadDomain(ctx, c) }},
 		// 2. Before all that starts or stops the guest: while it migrates, the migration decides that.
 		{"migrate", func() error { return r.migrate(ctx, s) }},
 		// 3. Before the shutdown, during which a guest that an earlier agent started needs its gateway too.
@@ -240,15 +236,15 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"recover from API error", func() error { return r.recoverFromAPIError(ctx, s, c) }},
 		{"observe guest", func() error { return r.observeGuest(ctx, s, c) }},
 		// 11. Before the phases that change the guest: libvirt refuses all of that during a dump, after a long wait.
-		{"dump memory", func() error { return r.dumpMemory(ctx, s, c) }},
+		{"dump memory", func() error { return s.jobs.DumpMemory(ctx, c, s.isMounted) }},
 		// 12. After the disks were measured by observe guest.
 		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
 		// 13. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size, or the node the
 		// priority, that must prevent no other phase, least of all the end of a freeze or of a backup whose claim is almost full. All also
 		// apply to a guest that an earlier agent started.
 		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
-			r.freezeForSnapshot(s, c)
-			return errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), r.backUpDisks(ctx, s, c),
+			s.jobs.FreezeForSnapshot(c)
+			return errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), s.jobs.BackUpDisks(ctx, c),
 				r.plugInterfaces(ctx, s, c), r.setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
 		}},
 	} {
@@ -259,10 +255,25 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// connect opens the connection to the Pod's libvirtd. While it is being made, the reconciliation waits and reports nothing. If it
+// cannot be made, the guest's state is unknown and nothing else is changed.
+func (r *Reconciler) connect(s *scope) error {
+	connection, err := r.Connections.Open(hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key})
+	if errors.Is(err, hypervisor.ErrConnecting) {
+		return &outcome.Wait{Reason: "libvirtd of the launcher Pod"}
+	}
+	if err != nil {
+		// The VMI is enqueued when the connection is back.
+		return &phase.UnreachableError{Err: err}
+	}
+	s.connection = connection
+	return nil
+}
+
 // endReconciliation logs which phase ended the reconciliation, and returns the error.
-func (r *Reconciler) endReconciliation(ctx context.Context, s *scope, phase string, phaseErr error) error {
-	log.FromContext(ctx).V(4).Info("Phase ends the reconciliation", "phase", phase, "reason", phaseErr.Error())
-	phaseErr = fromBroker(phaseErr)
+func (r *Reconciler) endReconciliation(ctx context.Context, s *scope, name string, phaseErr error) error {
+	log.FromContext(ctx).V(4).Info("Phase ends the reconciliation", "phase", name, "reason", phaseErr.Error())
+	phaseErr = phase.FromBroker(phaseErr)
 	return r.refuseMigrationIfTerminal(ctx, s, phaseErr)
 }
 

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -34,15 +35,15 @@ type credentialsSetter interface {
 
 // syncCredentials makes the guest agent set SSH keys and passwords in the guest.
 func (r *Reconciler) syncCredentials(s *scope, guest credentialsSetter) *hypervisor.CredentialsState {
-	if s.vmi == nil || !s.domain.Active() || !slices.ContainsFunc(s.vmi.Spec.AccessCredentials, byAgent) {
+	if s.VMI == nil || !s.Domain.Active() || !slices.ContainsFunc(s.VMI.Spec.AccessCredentials, byAgent) {
 		return nil
 	}
-	if !s.domain.AgentConnected() {
+	if !s.Domain.AgentConnected() {
 		return &hypervisor.CredentialsState{Message: hypervisor.AgentOffline}
 	}
 	// A VMI's spec never changes.
-	credentials, content := s.vmi.Spec.AccessCredentials, r.Content(s.pod.UID)
-	return guest.Credentials(s.domainName(), func() (hypervisor.Credentials, error) {
+	credentials, content := s.VMI.Spec.AccessCredentials, r.Content(s.Pod.UID)
+	return guest.Credentials(s.DomainName(), func() (hypervisor.Credentials, error) {
 		return ReadCredentials(credentials, content)
 	})
 }
@@ -114,10 +115,10 @@ func setCredentials(s *scope, now metav1.Time) {
 		return
 	}
 	condition := v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: hypervisor.CleanLine(credentials.Message, maxMessage),
+		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: hypervisor.CleanLine(credentials.Message, phase.MaxMessage),
 	}
 	if credentials.Synchronized {
 		condition.Status = corev1.ConditionTrue
 	}
-	vmistatus.SetCondition(&s.vmi.Status, condition, now)
+	vmistatus.SetCondition(&s.VMI.Status, condition, now)
 }

@@ -43,14 +43,14 @@ type startingMount struct {
 // A claim with a file system does wait, because its Pod creates the disk image after it has started.
 func (r *Reconciler) mountEarly(ctx context.Context, s *scope) {
 	early := map[string]bool{}
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
-		if !isAttaching(v) || v.HotplugVolume.AttachPodName != launcherpod.AttachmentPod(string(s.pod.UID), v.Name) ||
-			!vmistatus.IsWanted(s.vmi, v) || isUtility(s.vmi, v.Name) || s.plugging(v.Name).mounted != "" ||
+	for i := range s.VMI.Status.VolumeStatus {
+		v := &s.VMI.Status.VolumeStatus[i]
+		if !isAttaching(v) || v.HotplugVolume.AttachPodName != launcherpod.AttachmentPod(string(s.Pod.UID), v.Name) ||
+			!vmistatus.IsWanted(s.VMI, v) || isUtility(s.VMI, v.Name) || s.plugging(v.Name).mounted != "" ||
 			!vmistatus.IsBlock(v.PersistentVolumeClaimInfo) || media.DiskBytes(v.PersistentVolumeClaimInfo) == 0 {
 			continue
 		}
-		pod, err := r.attachmentPod(ctx, s, s.vmi, v.Name)
+		pod, err := r.attachmentPod(ctx, s, s.VMI, v.Name)
 		if err == nil && pod != nil && podspec.HasClaim(pod, v.PersistentVolumeClaimInfo.ClaimName) {
 			early[v.Name] = true
 			err = r.mountStarted(ctx, s, v, pod)
@@ -130,7 +130,7 @@ func (r *Reconciler) startMount(ctx context.Context, s *scope, volume string, at
 		s.cache.earlyMounts.byVolume = map[string]*startingMount{}
 	}
 	s.cache.earlyMounts.byVolume[volume] = mount
-	files, key, done := r.Files(s.pod.UID), s.key, mount.done
+	files, key, done := r.Files(s.Pod.UID), s.Key, mount.done
 	go func() {
 		defer stop()
 		err := files.AttachDevice(bounded, volume, attachment)
@@ -158,8 +158,8 @@ func (s *scope) stopStarting(volume string) {
 		<-mount.done //nolint:errcheck // with either outcome, the volume may be mounted
 	}
 	delete(s.cache.earlyMounts.byVolume, volume)
-	status := vmistatus.FindVolume(&s.vmi.Status, volume)
-	if status != nil && isAttaching(status) && !vmistatus.IsWanted(s.vmi, status) {
+	status := vmistatus.FindVolume(&s.VMI.Status, volume)
+	if status != nil && isAttaching(status) && !vmistatus.IsWanted(s.VMI, status) {
 		s.plugging(volume).maybe = mount.attachment
 	}
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -18,7 +19,7 @@ const messageShuttingDown = "The launcher Pod is being deleted and the guest was
 // shutdownSignaled reports whether the guest was requested to shut down, by this process or, according to the status, by an earlier
 // one.
 func (s *scope) shutdownSignaled() bool {
-	return s.cache.shutdown.made() || isShuttingDown(&s.vmi.Status)
+	return s.cache.shutdown.made() || isShuttingDown(&s.VMI.Status)
 }
 
 func isShuttingDown(status *v1.VirtualMachineInstanceStatus) bool {
@@ -29,10 +30,10 @@ func isShuttingDown(status *v1.VirtualMachineInstanceStatus) bool {
 // transitions returns the events that follow from a change of the status, in the order in which things happen to a guest. They
 // depend on nothing else, so neither a rejected write nor a restart of the agent loses or repeats one. Reasons and messages are
 // KubeVirt's. virt-controller records the events about the end of a guest.
-func transitions(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent {
-	var events []pendingEvent
+func transitions(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
+	var events []phase.Event
 	add := func(kind, reason, message string) {
-		events = append(events, pendingEvent{kind: kind, reason: reason, message: message})
+		events = append(events, phase.Event{Type: kind, Reason: reason, Message: message})
 	}
 	if before.Phase != v1.Running && after.Phase == v1.Running {
 		add(corev1.EventTypeNormal, v1.Started.String(), "VirtualMachineInstance started.")
@@ -64,13 +65,13 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent 
 // addNotMigratableEvent adds a warning when a guest turns out not to be migratable although its eviction strategy is to migrate
 // it. The message is KubeVirt's.
 func (s *scope) addNotMigratableEvent() {
-	c := vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceIsMigratable)
-	known := vmistatus.FindCondition(&s.before.Status, v1.VirtualMachineInstanceIsMigratable)
+	c := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceIsMigratable)
+	known := vmistatus.FindCondition(&s.Before.Status, v1.VirtualMachineInstanceIsMigratable)
 	if c == nil || c.Status != corev1.ConditionFalse || known != nil && known.Status == c.Status && known.Message == c.Message ||
-		eviction.StrategyOf(s.vmi, s.config.EvictionStrategy) != v1.EvictionStrategyLiveMigrate {
+		eviction.StrategyOf(s.VMI, s.Config.EvictionStrategy) != v1.EvictionStrategyLiveMigrate {
 		return
 	}
-	s.event(corev1.EventTypeWarning, v1.Migrated.String(), "EvictionStrategy is set but vmi is not migratable; "+c.Message)
+	s.Event(corev1.EventTypeWarning, v1.Migrated.String(), "EvictionStrategy is set but vmi is not migratable; "+c.Message)
 }
 
 // failureOf returns the message of the condition Synchronized if it is False.

@@ -48,7 +48,7 @@ func TestTransitions(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
 			for _, e := range transitions(tc.before, tc.after) {
-				got = append(got, e.reason)
+				got = append(got, e.Reason)
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
@@ -81,12 +81,12 @@ func TestNotMigratableEvent(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := scopeOf()
-			s.vmi.Spec.EvictionStrategy, s.config.EvictionStrategy = tc.own, tc.cluster
-			s.before.Status.Conditions, s.vmi.Status.Conditions = tc.before, tc.after
+			s.VMI.Spec.EvictionStrategy, s.Config.EvictionStrategy = tc.own, tc.cluster
+			s.Before.Status.Conditions, s.VMI.Status.Conditions = tc.before, tc.after
 			s.addNotMigratableEvent()
 			var got string
-			for _, e := range s.events {
-				got += e.kind + " " + e.reason + " " + e.message
+			for _, e := range s.Events {
+				got += e.Type + " " + e.Reason + " " + e.Message
 			}
 			want := ""
 			if tc.want != "" {

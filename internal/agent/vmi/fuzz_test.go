@@ -47,22 +47,23 @@ func FuzzDomain(f *testing.F) {
 			return
 		}
 		s := connectedGuest("", podNet("default"))
-		s.now, s.domainRead, s.assigned, s.cache = time.Unix(1_700_000_000, 0), true, true, &podCache{}
-		s.vmi.Status.Phase = "Running"
-		s.domain = &hypervisor.Domain{State: hypervisor.StateRunning, XML: d}
-		s.before = s.vmi.DeepCopy()
+		s.Now, s.DomainRead, s.Assigned = time.Unix(1_700_000_000, 0), true, true
+		s.use(&podCache{}, nil)
+		s.VMI.Status.Phase = "Running"
+		s.Domain = &hypervisor.Domain{State: hypervisor.StateRunning, XML: d}
+		s.Before = s.VMI.DeepCopy()
 		computeStatus(s, nil)
-		if _, err := vmistatus.Check(vmistatus.Handler, &s.before.Status, &s.vmi.Status); err != nil {
+		if _, err := vmistatus.Check(vmistatus.Handler, &s.Before.Status, &s.VMI.Status); err != nil {
 			t.Error(err)
 		}
-		status, err := json.Marshal(s.vmi.Status)
+		status, err := json.Marshal(s.VMI.Status)
 		if err != nil || len(status) > maxLauncherStatus {
 			t.Errorf("a status of %d bytes (%v)", len(status), err)
 		}
-		first := s.vmi.Status.DeepCopy()
-		s.now = s.now.Add(time.Hour)
+		first := s.VMI.Status.DeepCopy()
+		s.Now = s.Now.Add(time.Hour)
 		computeStatus(s, nil)
-		if diff := cmp.Diff(first, &s.vmi.Status); diff != "" {
+		if diff := cmp.Diff(first, &s.VMI.Status); diff != "" {
 			t.Errorf("the second time: %s", diff)
 		}
 	})

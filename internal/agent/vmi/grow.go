@@ -76,7 +76,7 @@ type mountID struct {
 // mountOf identifies a volume of the spec as it is in the launcher Pod now.
 func (s *scope) mountOf(volume *v1.Volume) mountID {
 	id := mountID{volume: volume.Name}
-	if status := vmistatus.FindVolume(&s.vmi.Status, volume.Name); vmistatus.IsHotplugged(status) {
+	if status := vmistatus.FindVolume(&s.VMI.Status, volume.Name); vmistatus.IsHotplugged(status) {
 		id.attachment = status.HotplugVolume.AttachPodUID
 	}
 	return id
@@ -95,13 +95,13 @@ type diskGrower interface {
 // fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone, so it also works after the
 // agent was replaced. docs/adr/0051
 func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) error {
-	if s.vmi == nil || !s.cache.sizes.read() || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) ||
-		backup.InProgress(&s.vmi.Status) {
+	if s.VMI == nil || !s.cache.sizes.read() || !s.Domain.Active() || s.Domain.Transient() || migratesOrWill(s.VMI) ||
+		backup.InProgress(&s.VMI.Status) {
 		return nil
 	}
 	grown := false
-	for i := range s.vmi.Spec.Volumes {
-		volume := &s.vmi.Spec.Volumes[i]
+	for i := range s.VMI.Spec.Volumes {
+		volume := &s.VMI.Spec.Volumes[i]
 		target, want := growing(s, volume)
 		if want == 0 || want <= s.cache.sizes.of(target) {
 			continue
@@ -111,16 +111,16 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 		switch {
 		case tried && last.bytes == want && last.retry.IsZero():
 			continue // The device has not grown with its claim, or the file system still has no room for more.
-		case tried && last.bytes == want && s.now.Before(last.retry):
-			s.requeueAfter(last.retry.Sub(s.now))
+		case tried && last.bytes == want && s.Now.Before(last.retry):
+			s.RequeueAfter(last.retry.Sub(s.Now))
 			continue
 		}
 		err := r.growDisk(ctx, s, disks, volume, target, want)
 		if err != nil && !errors.Is(err, errLessRoom) {
 			log.FromContext(ctx).Error(err, "Cannot grow a disk to the size of its claim", "volume", volume.Name, "bytes", want)
 		}
-		attempt := last.after(want, err, s.now)
-		s.requeueAfter(attempt.retry.Sub(s.now))
+		attempt := last.after(want, err, s.Now)
+		s.RequeueAfter(attempt.retry.Sub(s.Now))
 		if s.cache.growths.byMount == nil {
 			s.cache.growths.byMount = map[mountID]growth{}
 		}
@@ -136,11 +136,11 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 
 // growing returns the target of the disk on a claim and the size to grow it to, or 0 if it does not grow.
 func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
-	info := claimInfo(s.vmi, volume.Name)
-	if info == nil || !media.Grows(s.vmi, volume) {
+	info := claimInfo(s.VMI, volume.Name)
+	if info == nil || !media.Grows(s.VMI, volume) {
 		return "", 0
 	}
-	disk := domain.FindDisk(s.domain.XML, domain.DiskAlias(volume.Name))
+	disk := domain.FindDisk(s.Domain.XML, domain.DiskAlias(volume.Name))
 	// A disk that was migrated to a larger volume has a slice of it until the next start.
 	if disk == nil || disk.Target == nil || disk.Source == nil || disk.Source.Slices != nil {
 		return "", 0
@@ -149,11 +149,11 @@ func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
 }
 
 func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
-	block := vmistatus.IsBlock(claimInfo(s.vmi, volume.Name))
-	switch disk := domain.FindDisk(s.domain.XML, domain.DiskAlias(volume.Name)); {
+	block := vmistatus.IsBlock(claimInfo(s.VMI, volume.Name))
+	switch disk := domain.FindDisk(s.Domain.XML, domain.DiskAlias(volume.Name)); {
 	case block && disk != nil && domain.IsTracked(disk):
 		// libvirt knows the size of the overlay's file only. QEMU refuses another size than the device's.
-		device, err := r.Files(s.pod.UID).DeviceBytes(ctx, launcherpod.BlockDevice(volume.Name))
+		device, err := r.Files(s.Pod.UID).DeviceBytes(ctx, launcherpod.BlockDevice(volume.Name))
 		switch {
 		case err != nil:
 			return fmt.Errorf("read the size of its device: %w", err)
@@ -162,13 +162,13 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 		case device <= s.cache.sizes.of(target):
 			return nil // The device has not grown with its claim.
 		}
-		return disks.GrowDisk(ctx, s.domainName(), target, device)
+		return disks.GrowDisk(ctx, s.DomainName(), target, device)
 	case block:
 		// Only libvirt knows the size of the device.
-		return disks.GrowDisk(ctx, s.domainName(), target, 0)
-	case isHotplugged(s.vmi, s.pod, volume):
+		return disks.GrowDisk(ctx, s.DomainName(), target, 0)
+	case isHotplugged(s.VMI, s.Pod, volume):
 		// The file system is not in the launcher Pod, so that its free space is not known.
-		return disks.GrowDisk(ctx, s.domainName(), target, want)
+		return disks.GrowDisk(ctx, s.DomainName(), target, want)
 	}
 	pool, err := disks.Pool(ctx, media.PoolName(volume.Name), launcherpod.DiskDir(volume.Name))
 	if err != nil {
@@ -178,9 +178,9 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 	if image == nil {
 		return fmt.Errorf("its file system has no %s", launcherpod.DiskImage)
 	}
-	size := media.ImageBytes(claimInfo(s.vmi, volume.Name), image, pool.Available)
+	size := media.ImageBytes(claimInfo(s.VMI, volume.Name), image, pool.Available)
 	if size > s.cache.sizes.of(target) {
-		err = disks.GrowDisk(ctx, s.domainName(), target, size)
+		err = disks.GrowDisk(ctx, s.DomainName(), target, size)
 	}
 	if err == nil && size < want {
 		return errLessRoom

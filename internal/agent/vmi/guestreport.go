@@ -55,7 +55,7 @@ func (s *scope) report() guestReport {
 		return *s.delayedReport
 	}
 	return guestReport{
-		connected: s.domain.Active() && s.domain.AgentConnected(), info: s.guest, credentials: s.credentials, memory: currentMemory(s.domain),
+		connected: s.Domain.Active() && s.Domain.AgentConnected(), info: s.guest, credentials: s.credentials, memory: currentMemory(s.Domain),
 	}
 }
 
@@ -111,10 +111,10 @@ func (r *reportSpace) take(entry any) bool {
 
 // addTruncatedEvent adds an event if the status does not contain all interfaces that the guest reports.
 func (s *scope) addTruncatedEvent() {
-	if s.omitted == 0 || equality.Semantic.DeepEqual(s.before.Status.Interfaces, s.vmi.Status.Interfaces) {
+	if s.omitted == 0 || equality.Semantic.DeepEqual(s.Before.Status.Interfaces, s.VMI.Status.Interfaces) {
 		return
 	}
-	s.event(corev1.EventTypeWarning, reasonGuestReportCut, fmt.Sprintf(
+	s.Event(corev1.EventTypeWarning, reasonGuestReportCut, fmt.Sprintf(
 		"The guest agent reports more network interfaces than the status may have: %d are omitted", s.omitted))
 }
 

@@ -47,14 +47,14 @@ func TestDelayedReportDelaysNothingElse(t *testing.T) {
 	s.delayedReport = &guestReport{connected: true, info: &hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "old"}}}
 	computeStatus(s, nil)
 	var kinds []string
-	for _, c := range s.vmi.Status.Conditions {
+	for _, c := range s.VMI.Status.Conditions {
 		kinds = append(kinds, fmt.Sprintf("%s=%s", c.Type, c.Status))
 	}
 	if got := strings.Join(kinds, " "); !strings.Contains(got, "Paused=True") || !strings.Contains(got, "Ready=False") || !strings.Contains(got, "AgentConnected=True") {
 		t.Errorf("conditions %s", got)
 	}
-	if s.vmi.Status.GuestOSInfo.ID != "old" {
-		t.Errorf("the operating system is %q", s.vmi.Status.GuestOSInfo.ID)
+	if s.VMI.Status.GuestOSInfo.ID != "old" {
+		t.Errorf("the operating system is %q", s.VMI.Status.GuestOSInfo.ID)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestDelayedReportDelaysNothingElse(t *testing.T) {
 func TestReportIsTruncated(t *testing.T) {
 	long := strings.Repeat("<", 256)
 	s := connectedGuest("", podNet("default"), podNet("second"))
-	s.cache = &podCache{}
+	s.use(&podCache{}, nil)
 	s.guest = &hypervisor.GuestInfo{Omitted: 7, OS: hypervisor.GuestOS{
 		ID: long, Name: long, PrettyName: long, Version: long, VersionID: long, KernelRelease: long, KernelVersion: long, Machine: long,
 	}}
@@ -75,10 +75,10 @@ func TestReportIsTruncated(t *testing.T) {
 	}
 	// The last one is an interface of the spec, which has priority over all others.
 	s.guest.Interfaces[63].MAC, s.guest.Interfaces[63].Name = "02:00:00:00:00:01", "enp2s0"
-	s.before = s.vmi.DeepCopy()
+	s.Before = s.VMI.DeepCopy()
 	setInterfaces(s)
-	setGuestOS(&s.vmi.Status, s.guest)
-	text, err := json.Marshal(s.vmi.Status)
+	setGuestOS(&s.VMI.Status, s.guest)
+	text, err := json.Marshal(s.VMI.Status)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,24 +86,24 @@ func TestReportIsTruncated(t *testing.T) {
 	if len(text) > maxGuestReport+2<<10 {
 		t.Errorf("the status has %d bytes", len(text))
 	}
-	list := s.vmi.Status.Interfaces
+	list := s.VMI.Status.Interfaces
 	if list[1].InterfaceName != "enp2s0" || len(list) < 4 || s.omitted != 7+64-(len(list)-1) {
 		t.Errorf("%d interfaces and %d omitted, the second is %q", len(list), s.omitted, list[1].InterfaceName)
 	}
-	before := s.vmi.Status.DeepCopy()
+	before := s.VMI.Status.DeepCopy()
 	setInterfaces(s)
-	if diff := cmp.Diff(before, &s.vmi.Status); diff != "" {
+	if diff := cmp.Diff(before, &s.VMI.Status); diff != "" {
 		t.Errorf("the second time: %s", diff)
 	}
 	s.addTruncatedEvent()
-	if len(s.events) != 1 || s.events[0].reason != reasonGuestReportCut {
-		t.Errorf("events %v", s.events)
+	if len(s.Events) != 1 || s.Events[0].Reason != reasonGuestReportCut {
+		t.Errorf("events %v", s.Events)
 	}
 	// Another agent, or the same one later, derives from the status that the event was recorded.
-	s.before, s.events = s.vmi.DeepCopy(), nil
+	s.Before, s.Events = s.VMI.DeepCopy(), nil
 	s.addTruncatedEvent()
-	if len(s.events) != 0 {
-		t.Errorf("events %v", s.events)
+	if len(s.Events) != 0 {
+		t.Errorf("events %v", s.Events)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestGuestMAC(t *testing.T) {
 	s := connectedGuest("", podNet("default"))
 	s.guest = &hypervisor.GuestInfo{Interfaces: []hypervisor.GuestInterface{{Name: "a", MAC: "<script>"}, {Name: "b", MAC: "02:00:00:00:00:ff"}}}
 	setInterfaces(s)
-	if got := s.vmi.Status.Interfaces; len(got) != 3 || got[1].MAC != "" || got[2].MAC != "02:00:00:00:00:ff" {
+	if got := s.VMI.Status.Interfaces; len(got) != 3 || got[1].MAC != "" || got[2].MAC != "02:00:00:00:00:ff" {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -22,7 +22,9 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/jobs"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -61,7 +63,7 @@ const (
 
 // diskPlugger changes the disks of a running guest.
 type diskPlugger interface {
-	domainReader
+	phase.DomainReader
 	diskMeter
 	// ChangeDisk attaches, detaches or changes a disk of a running guest. A guest may release a detached disk later, or not at all.
 	ChangeDisk(ctx context.Context, domain string, operation domain.Operation) error
@@ -101,12 +103,15 @@ func (s *scope) plugging(volume string) *plugging {
 	return known.byVolume[volume]
 }
 
+// isMounted reports whether a hotplugged volume is in the launcher Pod.
+func (s *scope) isMounted(volume string) bool { return s.plugging(volume).mounted != "" }
+
 // forgetPlugged forgets what is known about volumes that are not in the status any more: others may get their names.
 func (s *scope) forgetPlugged() {
 	maps.DeleteFunc(s.cache.pluggings.byVolume, func(volume string, _ *plugging) bool {
-		return vmistatus.FindVolume(&s.vmi.Status, volume) == nil
+		return vmistatus.FindVolume(&s.VMI.Status, volume) == nil
 	})
-	s.cache.growths.forgetOthers(&s.vmi.Status)
+	s.cache.growths.forgetOthers(&s.VMI.Status)
 }
 
 // isHotplugged reports whether a volume of the spec is not in the launcher Pod from its start.
@@ -137,19 +142,19 @@ func withoutHotplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *v1.Virt
 // plugBeforeStart mounts the hotplugged volumes of a guest that is to be started, and waits for those that are not on the node yet: the
 // guest gets all its disks at its start, in the order of the spec.
 func (r *Reconciler) plugBeforeStart(ctx context.Context, s *scope) error {
-	if !s.assigned || !s.mayStart() || s.disks == nil {
+	if !s.Assigned || !s.mayStart() || s.disks == nil {
 		return nil
 	}
 	if err := errors.Join(r.mountVolumes(ctx, s), r.unmountVolumes(ctx, s)); err != nil {
 		return notMounted(err)
 	}
-	for i := range s.vmi.Spec.Volumes {
-		v := &s.vmi.Spec.Volumes[i]
-		if isHotplugged(s.vmi, s.pod, v) && s.plugging(v.Name).mounted == "" {
+	for i := range s.VMI.Spec.Volumes {
+		v := &s.VMI.Spec.Volumes[i]
+		if isHotplugged(s.VMI, s.Pod, v) && s.plugging(v.Name).mounted == "" {
 			return &outcome.Wait{Reason: fmt.Sprintf("the hotplugged volume %s to be attached to the node", v.Name)}
 		}
 	}
-	s.addPlugged(s.vmi)
+	s.addPlugged(s.VMI)
 	return nil
 }
 
@@ -168,13 +173,13 @@ func (s *scope) addPlugged(vmi *v1.VirtualMachineInstance) {
 // plugOnTarget mounts in the target's Pod the hotplugged volumes of a guest that is to be received. The Pod has attachment Pods of its own,
 // whose names are known.
 func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
-	for i := range s.incoming.Status.VolumeStatus {
-		v := &s.incoming.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.incoming, v) || v.PersistentVolumeClaimInfo == nil ||
-			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" || isUtility(s.incoming, v.Name) {
+	for i := range s.Incoming.Status.VolumeStatus {
+		v := &s.Incoming.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.Incoming, v) || v.PersistentVolumeClaimInfo == nil ||
+			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" || isUtility(s.Incoming, v.Name) {
 			continue
 		}
-		pod, err := r.attachmentPod(ctx, s, s.incoming, v.Name)
+		pod, err := r.attachmentPod(ctx, s, s.Incoming, v.Name)
 		if err != nil {
 			return err
 		}
@@ -182,21 +187,21 @@ func (r *Reconciler) plugOnTarget(ctx context.Context, s *scope) error {
 			return &outcome.Wait{Reason: fmt.Sprintf("the attachment Pod of volume %s", v.Name)}
 		}
 		err = r.mountVolume(ctx, s, v, pod.UID)
-		if s.plugging(v.Name).awaitsImage(err, s.now) {
+		if s.plugging(v.Name).awaitsImage(err, s.Now) {
 			return &outcome.Requeue{After: imageRetry}
 		}
 		if err != nil {
 			return notMounted(err)
 		}
 	}
-	s.addPlugged(s.incoming)
+	s.addPlugged(s.Incoming)
 	return nil
 }
 
 // attachmentPod returns the attachment Pod of a volume for the launcher Pod, or nil if it is not on this node or is
 // being deleted. An event follows when it is there, and when it is ready.
 func (r *Reconciler) attachmentPod(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance, volume string) (*corev1.Pod, error) {
-	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.key.Namespace, Name: launcherpod.AttachmentPod(string(s.pod.UID), volume)}
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.Key.Namespace, Name: launcherpod.AttachmentPod(string(s.Pod.UID), volume)}
 	switch err := r.Client.Get(ctx, key, pod); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -211,8 +216,8 @@ func (r *Reconciler) attachmentPod(ctx context.Context, s *scope, vmi *v1.Virtua
 
 // plugVolumes plugs the hotplugged volumes of a running guest's spec, and unplugs the others.
 func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugger) error {
-	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
-		vmistatus.Migrating(&s.vmi.Status) || !s.hotplugs() {
+	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
+		vmistatus.Migrating(&s.VMI.Status) || !s.hotplugs() {
 		return nil
 	}
 	s.forgetPlugged()
@@ -220,9 +225,9 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 	mounting := r.mountVolumes(ctx, s)
 	invalid, err := r.changeDisks(ctx, s, guest)
 	if err != nil {
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	}
-	if !s.domain.Active() {
+	if !s.Domain.Active() {
 		return nil // It has ended meanwhile.
 	}
 	unmounting := r.unmountVolumes(ctx, s)
@@ -235,13 +240,13 @@ func (r *Reconciler) plugVolumes(ctx context.Context, s *scope, guest diskPlugge
 
 // hotplugs reports whether the guest has hotplugged volumes, or is to have some.
 func (s *scope) hotplugs() bool {
-	for i := range s.vmi.Status.VolumeStatus {
-		if vmistatus.IsHotplugged(&s.vmi.Status.VolumeStatus[i]) {
+	for i := range s.VMI.Status.VolumeStatus {
+		if vmistatus.IsHotplugged(&s.VMI.Status.VolumeStatus[i]) {
 			return true
 		}
 	}
-	for i := range s.domain.XML.Devices.Disks {
-		if domain.IsPlugged(&s.domain.XML.Devices.Disks[i]) {
+	for i := range s.Domain.XML.Devices.Disks {
+		if domain.IsPlugged(&s.Domain.XML.Devices.Disks[i]) {
 			return true
 		}
 	}
@@ -251,20 +256,20 @@ func (s *scope) hotplugs() bool {
 // mountVolumes mounts in the launcher Pod the volumes that are wanted and on the node.
 func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.vmi, v) || v.PersistentVolumeClaimInfo == nil {
+	for i := range s.VMI.Status.VolumeStatus {
+		v := &s.VMI.Status.VolumeStatus[i]
+		if !vmistatus.IsAttachedToNode(v) || !vmistatus.IsWanted(s.VMI, v) || v.PersistentVolumeClaimInfo == nil {
 			continue
 		}
 		err := r.mountVolume(ctx, s, v, v.HotplugVolume.AttachPodUID)
 		if err != nil && s.pluggedDisk(v.Name) != nil {
 			// The guest has it. After a migration, the attachment Pod may still be the source's.
 			log.FromContext(ctx).V(2).Info("A volume that the guest uses cannot be mounted again yet", "volume", v.Name, "error", err.Error())
-			s.requeueAfter(plugRetry)
+			s.RequeueAfter(plugRetry)
 			continue
 		}
-		if s.plugging(v.Name).awaitsImage(err, s.now) {
-			s.requeueAfter(imageRetry)
+		if s.plugging(v.Name).awaitsImage(err, s.Now) {
+			s.RequeueAfter(imageRetry)
 			continue
 		}
 		if err != nil {
@@ -282,7 +287,7 @@ func (r *Reconciler) mountVolumes(ctx context.Context, s *scope) error {
 
 // reportFailure reports why a volume cannot be mounted in the launcher Pod or unmounted.
 func reportFailure(v *v1.VolumeStatus, err error) {
-	v.Reason, v.Message = vmistatus.ReasonHotplugFailed, hypervisor.CleanLine("Cannot "+err.Error(), maxMessage)
+	v.Reason, v.Message = vmistatus.ReasonHotplugFailed, hypervisor.CleanLine("Cannot "+err.Error(), phase.MaxMessage)
 }
 
 // mountVolume mounts the volume of an attachment Pod, unless that was done.
@@ -292,14 +297,14 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 		return nil
 	}
 	act := fmt.Sprintf("mount %s of %s", v.Name, attachment)
-	if err := s.awaitAttempt(act); err != nil {
+	if err := s.AwaitAttempt(act); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	var err error
 	// The target of a migration, which has no VMI of its own yet, gets no utility volumes.
-	if files := r.Files(s.pod.UID); s.vmi != nil && isUtility(s.vmi, v.Name) {
+	if files := r.Files(s.Pod.UID); s.VMI != nil && isUtility(s.VMI, v.Name) {
 		err = files.AttachDirectory(ctx, v.Name, attachment)
 	} else {
 		err = files.AttachVolume(ctx, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
@@ -309,10 +314,10 @@ func (r *Reconciler) mountVolume(ctx context.Context, s *scope, v *v1.VolumeStat
 		if errors.Is(err, fs.ErrNotExist) {
 			return err // The caller knows for how long it may be missing.
 		}
-		return r.attempted(s, act, ReasonHotplugVolume, err)
+		return s.Attempted(act, ReasonHotplugVolume, err)
 	}
 	*known = plugging{mounted: attachment}
-	return r.attempted(s, act, ReasonHotplugVolume, nil)
+	return s.Attempted(act, ReasonHotplugVolume, nil)
 }
 
 // awaitsImage reports whether a volume could not be mounted because its attachment Pod has not created the disk image yet. After some time,
@@ -368,32 +373,30 @@ func (r *Reconciler) changeDisks(ctx context.Context, s *scope, guest diskPlugge
 	if err != nil {
 		return nil, err
 	}
-	desired, invalid := domain.PluggedDisks(s.vmi, collected)
+	desired, invalid := domain.PluggedDisks(s.VMI, collected)
 	changed := false
-	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
+	for _, operation := range domain.DiffDisks(desired, s.Domain.XML, collected.Unplugged) {
 		known := s.plugging(operation.Name)
-		if s.now.Before(known.next) || s.awaitAttempt(changeAct(operation)) != nil {
+		if s.Now.Before(known.next) || s.AwaitAttempt(changeAct(operation)) != nil {
 			continue
 		}
 		changed = true
-		err := guest.ChangeDisk(ctx, s.domainName(), operation)
+		err := guest.ChangeDisk(ctx, s.DomainName(), operation)
 		if errors.Is(err, hypervisor.ErrUnreachable) {
 			return invalid, err
 		}
-		known.attempted(operation, r.attempted(s, changeAct(operation), ReasonHotplugVolume, err), s.now)
+		known.attempted(operation, s.Attempted(changeAct(operation), ReasonHotplugVolume, err), s.Now)
 	}
 	if changed {
-		if err := readDomain(ctx, s, guest); err != nil || !s.domain.Active() {
+		if err := s.ReadDomain(ctx, guest); err != nil || !s.Domain.Active() {
 			return invalid, err
 		}
 		s.cache.sizes.forget()
 		measureDisks(ctx, s, guest)
 	}
-	for _, operation := range domain.DiffDisks(desired, s.domain.XML, collected.Unplugged) {
-		s.requeueAfter(s.plugging(operation.Name).next.Sub(s.now))
-		if failed := s.failedActs()[changeAct(operation)]; failed != nil {
-			s.requeueAfter(failed.next.Sub(s.now))
-		}
+	for _, operation := range domain.DiffDisks(desired, s.Domain.XML, collected.Unplugged) {
+		s.RequeueAfter(s.plugging(operation.Name).next.Sub(s.Now))
+		s.RequeueForAttempt(changeAct(operation))
 	}
 	return invalid, nil
 }
@@ -410,14 +413,14 @@ func (p *plugging) attempted(operation domain.Operation, err error, now time.Tim
 		p.detached, p.next = now, now.Add(releasePatience)
 	}
 	if err != nil {
-		p.failure, p.next = hypervisor.CleanLine(err.Error(), maxMessage), time.Time{}
+		p.failure, p.next = hypervisor.CleanLine(err.Error(), phase.MaxMessage), time.Time{}
 	}
 }
 
 // inspectPlugged returns the facts by which the disks of the spec on hotplugged volumes are built.
 func (r *Reconciler) inspectPlugged(ctx context.Context, s *scope) (domain.Facts, error) {
-	collected := domain.Facts{Disks: s.pluggedFacts(s.vmi)}
-	files := r.Files(s.pod.UID)
+	collected := domain.Facts{Disks: s.pluggedFacts(s.VMI)}
+	files := r.Files(s.Pod.UID)
 	for name, disk := range collected.Disks {
 		known := s.plugging(name)
 		if known.directIO == nil && !disk.Block {
@@ -430,10 +433,10 @@ func (r *Reconciler) inspectPlugged(ctx context.Context, s *scope) (domain.Facts
 		disk.DirectIO = disk.Block || *known.directIO
 		collected.Disks[name] = disk
 	}
-	if err := facts.AddBlockSizes(ctx, s.vmi, files, collected.Disks); err != nil {
+	if err := facts.AddBlockSizes(ctx, s.VMI, files, collected.Disks); err != nil {
 		return collected, fmt.Errorf("inspect the launcher Pod: %w", err)
 	}
-	collected.Unplugged = unplugged(s.vmi, s.pod, collected.Disks)
+	collected.Unplugged = unplugged(s.VMI, s.Pod, collected.Disks)
 	return collected, nil
 }
 
@@ -453,9 +456,9 @@ func unplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, disks map[string
 // unmountVolumes unmounts the volumes that are not wanted, once the guest has released them and QEMU writes no backup to them.
 func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 	var errs []error
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.vmi, v) || s.pluggedDisk(v.Name) != nil || s.backsUpTo(v.Name) {
+	for i := range s.VMI.Status.VolumeStatus {
+		v := &s.VMI.Status.VolumeStatus[i]
+		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.VMI, v) || s.pluggedDisk(v.Name) != nil || s.jobs.BacksUpTo(v.Name) {
 			continue
 		}
 		switch v.Phase {
@@ -465,12 +468,12 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 		}
 		known := s.plugging(v.Name)
 		attachment := cmp.Or(v.HotplugVolume.AttachPodUID, known.mounted, known.maybe)
-		err := r.attempt(s, fmt.Sprintf("unmount %s of %s", v.Name, attachment), ReasonHotplugVolume, func() error {
+		err := s.Attempt(fmt.Sprintf("unmount %s of %s", v.Name, attachment), ReasonHotplugVolume, func() error {
 			// After a failure, the volume may be there or not. So it is mounted again if it is wanted again.
 			known.mounted, known.maybe = "", attachment
 			bounded, cancel := context.WithTimeout(ctx, mountTimeout)
 			defer cancel()
-			err := r.Files(s.pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+			err := r.Files(s.Pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
 			if err != nil {
 				return fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)
 			}
@@ -492,10 +495,10 @@ func (r *Reconciler) unmountVolumes(ctx context.Context, s *scope) error {
 
 // pluggedDisk returns the disk of the running domain whose medium is a hotplugged volume, or nil.
 func (s *scope) pluggedDisk(volume string) *libvirtxml.DomainDisk {
-	if !s.domain.Active() {
+	if !s.Domain.Active() {
 		return nil
 	}
-	if disk := domain.FindDisk(s.domain.XML, domain.DiskAlias(volume)); disk != nil && domain.IsPlugged(disk) {
+	if disk := domain.FindDisk(s.Domain.XML, domain.DiskAlias(volume)); disk != nil && domain.IsPlugged(disk) {
 		return disk
 	}
 	return nil
@@ -503,13 +506,13 @@ func (s *scope) pluggedDisk(volume string) *libvirtxml.DomainDisk {
 
 // reportPlugged sets the phases of the hotplugged volumes that are in the launcher Pod.
 func (s *scope) reportPlugged() {
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
+	for i := range s.VMI.Status.VolumeStatus {
+		v := &s.VMI.Status.VolumeStatus[i]
 		if !vmistatus.IsHotplugged(v) || v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady {
 			continue
 		}
 		known, has := s.plugging(v.Name), s.pluggedDisk(v.Name) != nil
-		switch wanted := vmistatus.IsWanted(s.vmi, v); {
+		switch wanted := vmistatus.IsWanted(s.VMI, v); {
 		case wanted && has:
 			v.Phase, v.Reason = v1.VolumeReady, ReasonVolumeReady
 			v.Message = fmt.Sprintf("Successfully attach hotplugged volume %s to VM", v.Name)
@@ -520,10 +523,10 @@ func (s *scope) reportPlugged() {
 		case wanted && known.mounted != "":
 			v.Phase, v.Reason = v1.HotplugVolumeMounted, vmistatus.ReasonVolumeMounted
 			v.Message = mountedMessage(v.Name)
-			if s.dumpWaits(v) {
+			if s.jobs.DumpWaits(v) {
 				v.Message = fmt.Sprintf("Memory dump Volume %s is attached, waiting for the backup of the guest to end", v.Name)
 			}
-		case !wanted && has && (known.failure != "" || !known.detached.IsZero() && s.now.Sub(known.detached) >= releasePatience):
+		case !wanted && has && (known.failure != "" || !known.detached.IsZero() && s.Now.Sub(known.detached) >= releasePatience):
 			v.Reason = vmistatus.ReasonHotplugFailed
 			v.Message = fmt.Sprintf("The guest has not released volume %s: unmount it in the guest", v.Name)
 			if known.failure != "" {
@@ -534,8 +537,8 @@ func (s *scope) reportPlugged() {
 }
 
 // hotplugEvents returns the events that follow from a change of the status of volumes.
-func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent {
-	var events []pendingEvent
+func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
+	var events []phase.Event
 	for i := range after.VolumeStatus {
 		v := &after.VolumeStatus[i]
 		known := vmistatus.FindVolume(before, v.Name)
@@ -543,21 +546,21 @@ func hotplugEvents(before, after *v1.VirtualMachineInstanceStatus) []pendingEven
 			continue
 		}
 		if known.Phase == v1.HotplugVolumeAttachedToNode && v.Phase == v1.VolumeReady {
-			events = append(events, pendingEvent{corev1.EventTypeNormal, vmistatus.ReasonVolumeMounted, mountedMessage(v.Name)})
+			events = append(events, phase.Event{Type: corev1.EventTypeNormal, Reason: vmistatus.ReasonVolumeMounted, Message: mountedMessage(v.Name)})
 		}
 		switch v.Reason {
 		case vmistatus.ReasonVolumeMounted, ReasonVolumeReady:
-			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
+			events = append(events, phase.Event{Type: corev1.EventTypeNormal, Reason: v.Reason, Message: v.Message})
 		case ReasonVolumeUnmounted:
 			if known.Phase == v1.VolumeReady {
 				message := fmt.Sprintf("Volume %s has been unplugged", v.Name)
-				events = append(events, pendingEvent{corev1.EventTypeNormal, ReasonVolumeUnplugged, message})
+				events = append(events, phase.Event{Type: corev1.EventTypeNormal, Reason: ReasonVolumeUnplugged, Message: message})
 			}
-			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
-		case ReasonDumpInProgress, ReasonDumpCompleted:
-			events = append(events, pendingEvent{corev1.EventTypeNormal, v.Reason, v.Message})
-		case vmistatus.ReasonHotplugFailed, ReasonDumpFailed:
-			events = append(events, pendingEvent{corev1.EventTypeWarning, v.Reason, v.Message})
+			events = append(events, phase.Event{Type: corev1.EventTypeNormal, Reason: v.Reason, Message: v.Message})
+		case jobs.ReasonDumpInProgress, jobs.ReasonDumpCompleted:
+			events = append(events, phase.Event{Type: corev1.EventTypeNormal, Reason: v.Reason, Message: v.Message})
+		case vmistatus.ReasonHotplugFailed, jobs.ReasonDumpFailed:
+			events = append(events, phase.Event{Type: corev1.EventTypeWarning, Reason: v.Reason, Message: v.Message})
 		}
 	}
 	return events

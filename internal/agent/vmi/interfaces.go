@@ -40,17 +40,17 @@ func setInterfaces(s *scope) {
 	for _, g := range reported {
 		guest[g.MAC] = g
 	}
-	attached := attachedNetworks(s.pod)
+	attached := attachedNetworks(s.Pod)
 	var list []v1.VirtualMachineInstanceNetworkInterface
 	known := map[string]bool{}
-	for i := range s.vmi.Spec.Domain.Devices.Interfaces {
-		iface := &s.vmi.Spec.Domain.Devices.Interfaces[i]
+	for i := range s.VMI.Spec.Domain.Devices.Interfaces {
+		iface := &s.VMI.Spec.Domain.Devices.Interfaces[i]
 		entry, ok := interfaceStatus(s, iface)
 		if !ok {
 			continue
 		}
-		network := networkOf(s.vmi, iface.Name)
-		setPodInterface(&entry, network, s.pod, attached)
+		network := networkOf(s.VMI, iface.Name)
+		setPodInterface(&entry, network, s.Pod, attached)
 		if g, ok := guest[entry.MAC]; ok && entry.MAC != "" && left.take(guestOnly(g)) {
 			mergeGuest(&entry, g, network != nil && network.IsPrimary())
 		}
@@ -60,7 +60,7 @@ func setInterfaces(s *scope) {
 		known[entry.MAC] = true
 		list = append(list, entry)
 	}
-	if i := slices.IndexFunc(list, func(n v1.VirtualMachineInstanceNetworkInterface) bool { return onPodNetwork(s.vmi, n.Name) }); i > 0 {
+	if i := slices.IndexFunc(list, func(n v1.VirtualMachineInstanceNetworkInterface) bool { return onPodNetwork(s.VMI, n.Name) }); i > 0 {
 		list = slices.Insert(slices.Delete(slices.Clone(list), i, i+1), 0, list[i])
 	}
 	for _, g := range reported {
@@ -68,7 +68,7 @@ func setInterfaces(s *scope) {
 			list = append(list, entry)
 		}
 	}
-	s.vmi.Status.Interfaces, s.omitted = list, left.omitted
+	s.VMI.Status.Interfaces, s.omitted = list, left.omitted
 }
 
 // mergeByMAC merges the interfaces of a guest that have one MAC address, as those of a bond, a bridge or a VLAN have. As in KubeVirt,
@@ -101,7 +101,7 @@ func isIPv4(ip string) bool { return !isIPv6(ip) }
 // interfaceStatus returns the status of an interface of the spec according to the domain, and whether the domain has the
 // interface.
 func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNetworkInterface, bool) {
-	device := findInterface(s.domain.XML, domain.InterfaceAlias(iface.Name))
+	device := findInterface(s.Domain.XML, domain.InterfaceAlias(iface.Name))
 	if device == nil {
 		return v1.VirtualMachineInstanceNetworkInterface{}, false
 	}

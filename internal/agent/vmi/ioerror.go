@@ -13,7 +13,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/limits"
 )
 
@@ -51,35 +50,35 @@ type recovery struct {
 // error policy stop or enospace pause a guest. docs/adr/0052
 func (r *Reconciler) recoverFromIOError(ctx context.Context, s *scope, guest ioErrorRecoverer) error {
 	m := &s.cache.recovery
-	if s.vmi == nil || !s.domain.Active() || migratesOrWill(s.vmi) {
+	if s.VMI == nil || !s.Domain.Active() || migratesOrWill(s.VMI) {
 		return nil
 	}
-	if !isPausedFor(s.domain, hypervisor.PausedIOError) {
-		if left := m.tried.Add(resumeProof).Sub(s.now); left > 0 && s.domain.State == hypervisor.StateRunning {
+	if !isPausedFor(s.Domain, hypervisor.PausedIOError) {
+		if left := m.tried.Add(resumeProof).Sub(s.Now); left > 0 && s.Domain.State == hypervisor.StateRunning {
 			// It may be paused again in a moment, so its state is not reported yet.
 			s.settling = true
-			s.requeueAfter(left)
+			s.RequeueAfter(left)
 			return nil
 		}
 		*m = recovery{}
 		return nil
 	}
-	if !pausedByIOError(&s.before.Status) {
+	if !pausedByIOError(&s.Before.Status) {
 		s.ioErrors = diskErrors(ctx, s, guest)
 	}
 	if m.next.IsZero() {
 		m.pauses = limits.ExponentialBackoff(resumeFirst, resumeMost)
-		m.next = s.now.Add(m.pauses.Step())
+		m.next = s.Now.Add(m.pauses.Step())
 	}
-	if left := m.next.Sub(s.now); left > 0 {
-		s.requeueAfter(left)
+	if left := m.next.Sub(s.Now); left > 0 {
+		s.RequeueAfter(left)
 		return nil
 	}
-	if err := guest.ResumeAfter(ctx, s.domainName(), hypervisor.PausedIOError); err != nil {
+	if err := guest.ResumeAfter(ctx, s.DomainName(), hypervisor.PausedIOError); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot resume a guest that an I/O error paused")
 	}
-	m.tried, m.next = s.now, s.now.Add(m.pauses.Step())
-	s.requeueAfter(resumeProof)
+	m.tried, m.next = s.Now, s.Now.Add(m.pauses.Step())
+	s.RequeueAfter(resumeProof)
 	return nil
 }
 
@@ -89,14 +88,14 @@ func pausedByIOError(status *v1.VirtualMachineInstanceStatus) bool {
 
 // diskErrors returns a message for each volume whose disk failed. The texts are KubeVirt's (pkg/virt-launcher/notify-client).
 func diskErrors(ctx context.Context, s *scope, guest ioErrorRecoverer) []string {
-	failed, err := guest.DiskErrors(ctx, s.domainName())
+	failed, err := guest.DiskErrors(ctx, s.DomainName())
 	if err != nil {
 		log.FromContext(ctx).V(3).Info("Cannot read which disk failed", "error", err.Error())
 	}
 	var messages []string
-	for i := range s.vmi.Spec.Volumes {
-		name := s.vmi.Spec.Volumes[i].Name
-		switch failed[diskTarget(s.domain.XML, domain.DiskAlias(name))] {
+	for i := range s.VMI.Spec.Volumes {
+		name := s.VMI.Spec.Volumes[i].Name
+		switch failed[s.DiskTarget(name)] {
 		case hypervisor.DiskErrorNone:
 		case hypervisor.DiskErrorNoSpace:
 			messages = append(messages, "VM Paused due to not enough space on volume: "+name)
@@ -112,10 +111,10 @@ func diskErrors(ctx context.Context, s *scope, guest ioErrorRecoverer) []string 
 
 // addIOErrorEvents adds events about the disks that failed if an I/O error paused the guest according to the status that was written.
 func (s *scope) addIOErrorEvents() {
-	if !pausedByIOError(&s.vmi.Status) || pausedByIOError(&s.before.Status) {
+	if !pausedByIOError(&s.VMI.Status) || pausedByIOError(&s.Before.Status) {
 		return
 	}
 	for _, message := range s.ioErrors {
-		s.event(corev1.EventTypeWarning, reasonIOError, message)
+		s.Event(corev1.EventTypeWarning, reasonIOError, message)
 	}
 }

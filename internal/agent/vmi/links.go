@@ -11,6 +11,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -23,7 +24,7 @@ const (
 
 // interfaceUpdater changes interfaces of a running domain.
 type interfaceUpdater interface {
-	domainReader
+	phase.DomainReader
 	// UpdateInterface changes an interface of a running domain, which is found by its alias.
 	UpdateInterface(ctx context.Context, name string, nic *libvirtxml.DomainInterface) error
 }
@@ -32,21 +33,21 @@ type interfaceUpdater interface {
 // compares the spec with the running domain, so it also works after the agent was replaced. libvirt changes no devices during a
 // migration, which sends the guest with its current links: afterwards the node that has the guest changes them.
 func (r *Reconciler) setLinks(ctx context.Context, s *scope, guest interfaceUpdater) error {
-	if s.vmi == nil || !s.domain.Active() || isTransient(s.domain) || vmistatus.Migrating(&s.vmi.Status) {
+	if s.VMI == nil || !s.Domain.Active() || s.Domain.Transient() || vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
 	var errs []error
 	changed := false
-	for i := range s.vmi.Spec.Domain.Devices.Interfaces {
-		iface := &s.vmi.Spec.Domain.Devices.Interfaces[i]
-		nic := withOtherLink(iface, s.domain.XML)
+	for i := range s.VMI.Spec.Domain.Devices.Interfaces {
+		iface := &s.VMI.Spec.Domain.Devices.Interfaces[i]
+		nic := withOtherLink(iface, s.Domain.XML)
 		if nic == nil {
 			continue
 		}
-		errs = append(errs, r.attempt(s, "set the link of "+iface.Name, reasonSynchronizing, func() error {
+		errs = append(errs, s.Attempt("set the link of "+iface.Name, phase.ReasonSynchronizing, func() error {
 			changed = true
-			if err := guest.UpdateInterface(ctx, s.domainName(), nic); err != nil {
-				return fromConnection(fmt.Errorf("set the link of interface %q %s: %w", iface.Name, nic.Link.State, err))
+			if err := guest.UpdateInterface(ctx, s.DomainName(), nic); err != nil {
+				return phase.FromConnection(fmt.Errorf("set the link of interface %q %s: %w", iface.Name, nic.Link.State, err))
 			}
 			return nil
 		}))
@@ -55,8 +56,8 @@ func (r *Reconciler) setLinks(ctx context.Context, s *scope, guest interfaceUpda
 		return errors.Join(errs...)
 	}
 	// The status reports the links that the guest has now.
-	err := readDomain(ctx, s, guest)
-	if !s.domain.Active() {
+	err := s.ReadDomain(ctx, guest)
+	if !s.Domain.Active() {
 		return err // It has ended meanwhile.
 	}
 	return errors.Join(errors.Join(errs...), err)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -30,20 +31,20 @@ const (
 // migrating returns the VMI in whose migration the Pod takes part, as it was last read or written, and the Pod's side of it. The VMI is nil
 // if there is no such migration.
 func (s *scope) migrating(node string) (*v1.VirtualMachineInstance, protocol.Side) {
-	if s.incoming != nil {
-		return s.incoming, protocol.Target
+	if s.Incoming != nil {
+		return s.Incoming, protocol.Target
 	}
-	if s.before == nil {
+	if s.Before == nil {
 		return nil, protocol.Source
 	}
-	m := s.before.Status.MigrationState
+	m := s.Before.Status.MigrationState
 	switch {
 	case m == nil || m.TargetNode == "":
 		return nil, protocol.Source
-	case m.SourceNode == node && s.before.Status.NodeName == node && (m.SourcePod == "" || m.SourcePod == s.pod.Name):
-		return s.before, protocol.Source
-	case isTarget(s.before, node, s.pod.Name):
-		return s.before, protocol.Target
+	case m.SourceNode == node && s.Before.Status.NodeName == node && (m.SourcePod == "" || m.SourcePod == s.Pod.Name):
+		return s.Before, protocol.Source
+	case isTarget(s.Before, node, s.Pod.Name):
+		return s.Before, protocol.Target
 	default:
 		return nil, protocol.Source
 	}
@@ -69,7 +70,7 @@ func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
 	}
 	if err != nil {
 		// The VMI may have changed since it was read, so its status is not written from it.
-		s.assigned = false
+		s.Assigned = false
 	}
 	return err
 }
@@ -86,12 +87,12 @@ func (r *Reconciler) writeMigration(
 	if _, err := vmistatus.Patch(ctx, r.Client, w, before, after); err != nil {
 		return err
 	}
-	if s.incoming != nil {
-		s.incoming = after
+	if s.Incoming != nil {
+		s.Incoming = after
 		return nil
 	}
-	s.before = after
-	s.vmi.ResourceVersion, s.vmi.Status.MigrationState = after.ResourceVersion, after.Status.MigrationState.DeepCopy()
+	s.Before = after
+	s.VMI.ResourceVersion, s.VMI.Status.MigrationState = after.ResourceVersion, after.Status.MigrationState.DeepCopy()
 	return nil
 }
 
@@ -117,15 +118,15 @@ var errReplaced = errors.New("the VMI was replaced")
 // deleted, or belongs to another node. If another VMI has its name now, the guest gets no grace period: the guest of that VMI may already
 // use the same disks.
 func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
-	if s.vmi != nil || !s.domain.Active() {
+	if s.VMI != nil || !s.Domain.Active() {
 		return nil
 	}
-	vmi, err := r.readNow(ctx, s.key, ownerVMI(s.pod).UID)
+	vmi, err := r.readNow(ctx, s.Key, ownerVMI(s.Pod).UID)
 	switch {
 	case errors.Is(err, errReplaced):
-		log.FromContext(ctx).Info("Destroying a guest whose VMI was replaced", "pod", s.pod.Name)
-		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
-			return fromConnection(err)
+		log.FromContext(ctx).Info("Destroying a guest whose VMI was replaced", "pod", s.Pod.Name)
+		if err := s.connection.Destroy(ctx, s.DomainName()); err != nil {
+			return phase.FromConnection(err)
 		}
 		return &outcome.Wait{Reason: "the end of the launcher Pod, whose VMI was replaced"}
 	case apierrors.IsNotFound(err):
@@ -134,12 +135,12 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 		return fmt.Errorf("read the owner of the guest: %w", err)
 	}
 	record, ok := vmistatus.MigrationRecord(&vmi.Status)
-	if m := vmi.Status.MigrationState; !ok || m.SourceNode != r.Node || m.SourcePod != s.pod.Name {
+	if m := vmi.Status.MigrationState; !ok || m.SourceNode != r.Node || m.SourcePod != s.Pod.Name {
 		return nil
 	}
-	state, err := s.connection.SourceState(ctx, s.domainName())
+	state, err := s.connection.SourceState(ctx, s.DomainName())
 	if err != nil {
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	}
 	if state.Domain == protocol.SourcePostCopy {
 		// The target's guest runs already and fetches its memory from here.
@@ -151,8 +152,8 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 		return &outcome.Requeue{After: orphanInterval}
 	}
 	if slices.Contains(protocol.DecideSource(view), protocol.Destroy) {
-		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
-			return fromConnection(err)
+		if err := s.connection.Destroy(ctx, s.DomainName()); err != nil {
+			return phase.FromConnection(err)
 		}
 	}
 	return &outcome.Wait{Reason: "the end of the launcher Pod, whose guest has migrated"}

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
@@ -32,7 +33,7 @@ func connectedGuest(networkStatus string, networks ...v1.Network) *scope {
 	pod := &corev1.Pod{}
 	pod.Annotations = map[string]string{networkStatusAnnotation: networkStatus}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.1.0.5"}}
-	return &scope{vmi: vmi, pod: pod, domain: &hypervisor.Domain{XML: &libvirtxml.Domain{Devices: devices}}}
+	return &scope{Scope: phase.Scope{VMI: vmi, Pod: pod, Domain: &hypervisor.Domain{XML: &libvirtxml.Domain{Devices: devices}}}}
 }
 
 func podNet(name string) v1.Network {
@@ -62,7 +63,7 @@ func TestInterfacesOfSeveralNetworks(t *testing.T) {
 		// Connected, but not reported by Multus yet.
 		{Name: "green", MAC: "02:00:00:00:00:03", PodInterfaceName: "podba4788b226a", InfoSource: "domain", QueueCount: 1, LinkState: "up"},
 	}
-	if diff := cmp.Diff(want, s.vmi.Status.Interfaces); diff != "" {
+	if diff := cmp.Diff(want, s.VMI.Status.Interfaces); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -71,7 +72,7 @@ func TestInterfaceOfPodNetworkIsFirst(t *testing.T) {
 	s := connectedGuest(`[]`, multusNet("lan", false), multusNet("san", false), podNet("default"), multusNet("wan", false))
 	setInterfaces(s)
 	var names []string
-	for _, iface := range s.vmi.Status.Interfaces {
+	for _, iface := range s.VMI.Status.Interfaces {
 		names = append(names, iface.Name)
 	}
 	if diff := cmp.Diff([]string{"default", "lan", "san", "wan"}, names); diff != "" {
@@ -91,7 +92,7 @@ func TestGuestInterfacesOfOneMAC(t *testing.T) {
 	}}
 	setInterfaces(s)
 	var got []string
-	for _, iface := range s.vmi.Status.Interfaces[1:] {
+	for _, iface := range s.VMI.Status.Interfaces[1:] {
 		got = append(got, iface.InterfaceName+" "+iface.IP+" "+strings.Join(iface.IPs, ",")+" "+iface.InfoSource)
 	}
 	want := []string{
@@ -106,7 +107,7 @@ func TestGuestInterfacesOfOneMAC(t *testing.T) {
 func TestInterfaceOfMultusDefaultNetwork(t *testing.T) {
 	s := connectedGuest(`[{"name":"ns/flat","interface":"eth0","ips":["10.1.0.5"],"default":true}]`, multusNet("flat", true))
 	setInterfaces(s)
-	got := s.vmi.Status.Interfaces[0]
+	got := s.VMI.Status.Interfaces[0]
 	if got.PodInterfaceName != "eth0" || got.IP != "10.1.0.5" || got.InfoSource != "domain, multus-status" {
 		t.Errorf("got %+v", got)
 	}

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -31,7 +32,7 @@ const unplugRetry = 10 * time.Second
 
 // interfacePlugger plugs interfaces into a running domain and unplugs them.
 type interfacePlugger interface {
-	domainReader
+	phase.DomainReader
 	// AttachInterface plugs an interface into a running guest.
 	AttachInterface(ctx context.Context, name string, nic *libvirtxml.DomainInterface) error
 	// DetachInterface requests that a running guest releases an interface, by its alias. It does not wait until the guest has done so.
@@ -42,12 +43,12 @@ type interfacePlugger interface {
 // depends only on the spec, the domain and the Pod, so it also works after the agent was replaced, and after a migration to a Pod with other
 // networks.
 func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfacePlugger) error {
-	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
-		vmistatus.Migrating(&s.vmi.Status) {
+	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
+		vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
-	attached := attachedNetworks(s.pod)
-	changes := domain.DiffInterfaces(&s.vmi.Spec, s.domain.XML, func(network *v1.Network) bool {
+	attached := attachedNetworks(s.Pod)
+	changes := domain.DiffInterfaces(&s.VMI.Spec, s.Domain.XML, func(network *v1.Network) bool {
 		_, found := attached[podspec.PodInterface(network)]
 		return found
 	})
@@ -57,7 +58,7 @@ func (r *Reconciler) plugInterfaces(ctx context.Context, s *scope, guest interfa
 	}
 	err := errors.Join(r.attachInterfaces(ctx, s, guest, changes.Attach), detachInterfaces(ctx, s, guest, changes.Detach))
 	// The status reports the interfaces that the guest has now.
-	return errors.Join(fromConnection(err), readDomain(ctx, s, guest))
+	return errors.Join(phase.FromConnection(err), s.ReadDomain(ctx, guest))
 }
 
 // attachInterfaces connects interfaces to the Pod's network and plugs them into the guest.
@@ -65,7 +66,7 @@ func (r *Reconciler) attachInterfaces(ctx context.Context, s *scope, guest inter
 	var due []v1.Interface
 	var errs []error
 	for i := range missing {
-		if err := s.awaitAttempt(plugAct(missing[i].Name)); err != nil {
+		if err := s.AwaitAttempt(plugAct(missing[i].Name)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -75,7 +76,7 @@ func (r *Reconciler) attachInterfaces(ctx context.Context, s *scope, guest inter
 		return errors.Join(errs...)
 	}
 	var collected domain.Facts
-	err := r.attempt(s, "connect interfaces", reasonSynchronizing, func() (err error) {
+	err := s.Attempt("connect interfaces", phase.ReasonSynchronizing, func() (err error) {
 		collected, err = r.connectInterfaces(ctx, s, due)
 		return err
 	})
@@ -83,14 +84,14 @@ func (r *Reconciler) attachInterfaces(ctx context.Context, s *scope, guest inter
 		return errors.Join(append(errs, err)...)
 	}
 	for i := range due {
-		nic, err := domain.Interface(s.vmi, collected, due[i].Name)
+		nic, err := domain.Interface(s.VMI, collected, due[i].Name)
 		if err == nil {
-			err = guest.AttachInterface(ctx, s.domainName(), nic)
+			err = guest.AttachInterface(ctx, s.DomainName(), nic)
 		}
 		if err != nil {
-			err = fromConnection(fmt.Errorf("plug interface %q into the guest: %w", due[i].Name, err))
+			err = phase.FromConnection(fmt.Errorf("plug interface %q into the guest: %w", due[i].Name, err))
 		}
-		errs = append(errs, r.attempted(s, plugAct(due[i].Name), ReasonHotPlugNIC, err))
+		errs = append(errs, s.Attempted(plugAct(due[i].Name), ReasonHotPlugNIC, err))
 	}
 	return errors.Join(errs...)
 }
@@ -100,13 +101,13 @@ func plugAct(iface string) string { return "plug interface " + iface }
 
 // connectInterfaces connects interfaces to the Pod's network, and returns the facts by which they are built.
 func (r *Reconciler) connectInterfaces(ctx context.Context, s *scope, interfaces []v1.Interface) (domain.Facts, error) {
-	only := s.vmi.DeepCopy()
+	only := s.VMI.DeepCopy()
 	only.Spec.Domain.Devices.Interfaces = interfaces
-	taps, err := r.Networks.Ensure(ctx, only, s.pod, false)
+	taps, err := r.Networks.Ensure(ctx, only, s.Pod, false)
 	if err != nil {
 		return domain.Facts{}, fmt.Errorf("connect the guest's network: %w", err)
 	}
-	collected, err := facts.Collect(ctx, s.config, r.Facts, r.Files(s.pod.UID), &media.Result{}, taps)
+	collected, err := facts.Collect(ctx, s.Config, r.Facts, r.Files(s.Pod.UID), &media.Result{}, taps)
 	if err != nil {
 		return domain.Facts{}, fmt.Errorf("inspect the launcher Pod: %w", err)
 	}
@@ -126,16 +127,16 @@ func detachInterfaces(ctx context.Context, s *scope, guest interfacePlugger, nic
 	for i := range nics {
 		alias := nics[i].Alias.Name
 		last, again := s.cache.releases.requested[alias]
-		if wait := last.Add(unplugRetry).Sub(s.now); again && wait > 0 {
-			s.requeueAfter(wait)
+		if wait := last.Add(unplugRetry).Sub(s.Now); again && wait > 0 {
+			s.RequeueAfter(wait)
 			continue
 		}
 		if s.cache.releases.requested == nil {
 			s.cache.releases.requested = map[string]time.Time{}
 		}
-		s.cache.releases.requested[alias] = s.now
-		s.requeueAfter(unplugRetry)
-		err := guest.DetachInterface(ctx, s.domainName(), alias)
+		s.cache.releases.requested[alias] = s.Now
+		s.RequeueAfter(unplugRetry)
+		err := guest.DetachInterface(ctx, s.DomainName(), alias)
 		switch {
 		case err == nil:
 		case again: // libvirt refuses a second request while the first one is pending.

@@ -30,11 +30,11 @@ type diskMeter interface {
 // observeGuest reads what a running guest reports. It never fails.
 func (r *Reconciler) observeGuest(ctx context.Context, s *scope, guest guestObserver) error {
 	measureDisks(ctx, s, guest)
-	if s.domain.AgentConnected() {
-		s.guest = guest.Guest(s.domainName())
+	if s.Domain.AgentConnected() {
+		s.guest = guest.Guest(s.DomainName())
 	}
 	s.credentials = r.syncCredentials(s, guest)
-	guest.KeepThaw(s.domainName(), s.domain.Freeze())
+	guest.KeepThaw(s.DomainName(), s.Domain.Freeze())
 	return nil
 }
 
@@ -53,10 +53,10 @@ func (d *diskSizes) forget() { d.byTarget = nil }
 // measureDisks reads the exact sizes of the guest's disks once. A claim has only a rounded size, and a disk that moves to another
 // volume has to keep its own. After a failure the next reconciliation reads them.
 func measureDisks(ctx context.Context, s *scope, disks diskMeter) {
-	if s.cache.sizes.read() || !s.domain.Active() {
+	if s.cache.sizes.read() || !s.Domain.Active() {
 		return
 	}
-	sizes, err := disks.DiskSizes(ctx, s.domainName())
+	sizes, err := disks.DiskSizes(ctx, s.DomainName())
 	if err != nil {
 		log.FromContext(ctx).V(3).Info("Cannot read the sizes of the guest's disks yet", "error", err.Error())
 		return

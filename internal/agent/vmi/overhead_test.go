@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
@@ -26,17 +27,17 @@ func TestSetMemoryOverhead(t *testing.T) {
 		"no annotation":  {},
 		"a negative one": {annotation: "-1"},
 	} {
-		s := &scope{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{}}
-		s.config.FeatureGates = clusterconfig.NewFeatureGates(nil, tc.disabled)
-		s.pod.Annotations = map[string]string{v1.MemoryOverheadAnnotationBytes: tc.annotation}
+		s := &scope{Scope: phase.Scope{VMI: &v1.VirtualMachineInstance{}, Pod: &corev1.Pod{}}}
+		s.Config.FeatureGates = clusterconfig.NewFeatureGates(nil, tc.disabled)
+		s.Pod.Annotations = map[string]string{v1.MemoryOverheadAnnotationBytes: tc.annotation}
 		s.setMemoryOverhead()
-		if s.vmi.Status.Memory != nil {
+		if s.VMI.Status.Memory != nil {
 			t.Errorf("%s: set the status of memory that was not read", name)
 		}
-		s.vmi.Status.Memory = &v1.MemoryStatus{MemoryOverhead: ptr.To(resource.MustParse("7Mi"))}
+		s.VMI.Status.Memory = &v1.MemoryStatus{MemoryOverhead: ptr.To(resource.MustParse("7Mi"))}
 		s.setMemoryOverhead()
 		got := ""
-		if q := s.vmi.Status.Memory.MemoryOverhead; q != nil {
+		if q := s.VMI.Status.Memory.MemoryOverhead; q != nil {
 			got = q.String()
 		}
 		if got != tc.want {

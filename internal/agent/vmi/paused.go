@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -49,7 +50,7 @@ var pauses = map[string]pause{
 }
 
 func setPaused(s *scope, now metav1.Time) {
-	status, d := &s.vmi.Status, s.domain
+	status, d := &s.VMI.Status, s.Domain
 	paused := pause{v1.PausedByMigrationMonitorReason, "VMI was paused by the migration monitor"}
 	switch {
 	case s.pausedForTransfer() && !vmistatus.IsConditionTrue(status, v1.VirtualMachineInstancePaused):
@@ -103,7 +104,7 @@ func isPausedFor(d *hypervisor.Domain, reason string) bool {
 
 // apiErrorRecoverer resumes a guest that libvirt could not resume.
 type apiErrorRecoverer interface {
-	domainReader
+	phase.DomainReader
 	// SourceState returns the state of the guest and of libvirt's job, as the source of a migration.
 	SourceState(ctx context.Context, domain string) (hypervisor.SourceState, error)
 	// ResumeAfter resumes a guest that is paused for a reason, and no other.
@@ -120,35 +121,35 @@ type apiErrors struct {
 // then for a minute from the time that the condition Paused has. libvirt sets this state only where it would otherwise have resumed the
 // guest, so no other node can run it. A migration of a later start, which SourceState reports, resumes the guest itself.
 func (r *Reconciler) recoverFromAPIError(ctx context.Context, s *scope, guest apiErrorRecoverer) error {
-	if s.vmi == nil || !s.assigned || !isPausedFor(s.domain, hypervisor.PausedAPIError) || vmistatus.Migrating(&s.vmi.Status) {
+	if s.VMI == nil || !s.Assigned || !isPausedFor(s.Domain, hypervisor.PausedAPIError) || vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
-	known := pausedFor(&s.before.Status, v1.PausedAPIErrorReason)
-	if known != nil && s.now.Sub(known.LastTransitionTime.Time) > apiErrorLimit {
+	known := pausedFor(&s.Before.Status, v1.PausedAPIErrorReason)
+	if known != nil && s.Now.Sub(known.LastTransitionTime.Time) > apiErrorLimit {
 		return nil
 	}
-	if left := s.cache.apiErrors.resumed.Add(apiErrorRetry).Sub(s.now); left > 0 {
-		s.requeueAfter(left)
+	if left := s.cache.apiErrors.resumed.Add(apiErrorRetry).Sub(s.Now); left > 0 {
+		s.RequeueAfter(left)
 		return nil
 	}
-	s.requeueAfter(apiErrorRetry)
-	state, err := guest.SourceState(ctx, s.domainName())
+	s.RequeueAfter(apiErrorRetry)
+	state, err := guest.SourceState(ctx, s.DomainName())
 	if err != nil {
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	}
 	if state.Job || state.Domain != protocol.SourceRunning {
 		return nil
 	}
-	s.cache.apiErrors.resumed = s.now
-	if err := guest.ResumeAfter(ctx, s.domainName(), hypervisor.PausedAPIError); err != nil {
+	s.cache.apiErrors.resumed = s.Now
+	if err := guest.ResumeAfter(ctx, s.DomainName(), hypervisor.PausedAPIError); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot resume a guest that libvirt could not resume either")
 		return nil
 	}
-	if err := readDomain(ctx, s, guest); err != nil {
+	if err := s.ReadDomain(ctx, guest); err != nil {
 		return err
 	}
-	if s.domain.State == hypervisor.StateRunning {
-		s.event(corev1.EventTypeNormal, v1.Resumed.String(), "The guest was resumed, after libvirt could not resume it")
+	if s.Domain.State == hypervisor.StateRunning {
+		s.Event(corev1.EventTypeNormal, v1.Resumed.String(), "The guest was resumed, after libvirt could not resume it")
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -28,8 +29,6 @@ import (
 
 // Reasons of the condition Synchronized when it is False, and of the event SyncFailed.
 const (
-	// reasonSynchronizing is KubeVirt's reason for a failure that is retried.
-	reasonSynchronizing = "Synchronizing with the Domain failed."
 	// ReasonInvalidVolume: a volume of the spec cannot become a disk.
 	ReasonInvalidVolume = "InvalidVolume"
 	// ReasonInvalidCloudInit: the cloud-init data cannot be written to a disk.
@@ -57,7 +56,7 @@ type domainBuilder interface {
 
 // domainStarter builds and starts a domain.
 type domainStarter interface {
-	domainReader
+	phase.DomainReader
 	domainBuilder
 	stateChecker
 	// Start defines and starts a domain. It does nothing if the domain runs.
@@ -66,11 +65,11 @@ type domainStarter interface {
 
 // mayStart reports whether the domain may still be started in this Pod. A Pod runs one guest once: the next guest gets a new Pod.
 func (s *scope) mayStart() bool {
-	if s.domain != nil && s.domain.State != hypervisor.StateDefined {
+	if s.Domain != nil && s.Domain.State != hypervisor.StateDefined {
 		return false
 	}
 	// A guest that was running has been started already, even if its domain does not exist any more.
-	return s.vmi == nil || s.vmi.Status.Phase != v1.Running
+	return s.VMI == nil || s.VMI.Status.Phase != v1.Running
 }
 
 // preparation is what a Pod's guest needs before it starts.
@@ -89,13 +88,13 @@ func (p *preparation) discard() { p.interfaces, p.disks = nil, nil }
 
 // prepareNetwork connects the guest's taps to the Pod's network.
 func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope) error {
-	vmi := s.knownVMI()
+	vmi := s.KnownVMI()
 	if vmi == nil || !s.mayStart() {
 		return nil
 	}
 	if s.cache.prepared.interfaces == nil {
 		awaited := s.isMigrationTarget()
-		interfaces, err := r.Networks.Ensure(ctx, vmi, s.pod, awaited)
+		interfaces, err := r.Networks.Ensure(ctx, vmi, s.Pod, awaited)
 		if err != nil {
 			return fmt.Errorf("connect the guest's network: %w", err)
 		}
@@ -108,16 +107,16 @@ func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope) error {
 // isMigrationTarget reports whether the Pod is the target of a migration. Before the VMI's status names it, the Pod is known by its
 // label, which only virt-controller may set.
 func (s *scope) isMigrationTarget() bool {
-	return s.vmi == nil && (s.incoming != nil || s.pod.Labels[v1.MigrationJobLabel] != "")
+	return s.VMI == nil && (s.Incoming != nil || s.Pod.Labels[v1.MigrationJobLabel] != "")
 }
 
 // forwardPorts forwards to the guest the ports that a migration to this Pod may have used, once for each process of the agent.
 func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
-	if s.vmi == nil || s.incoming != nil || s.cache.prepared.forwards || !s.domain.Active() {
+	if s.VMI == nil || s.Incoming != nil || s.cache.prepared.forwards || !s.Domain.Active() {
 		return nil
 	}
-	return r.attempt(s, "forward ports", reasonSynchronizing, func() error {
-		if err := r.Networks.Forward(ctx, s.vmi, s.pod); err != nil {
+	return s.Attempt("forward ports", phase.ReasonSynchronizing, func() error {
+		if err := r.Networks.Forward(ctx, s.VMI, s.Pod); err != nil {
 			return fmt.Errorf("forward the migration ports to the guest: %w", err)
 		}
 		s.cache.prepared.forwards = true
@@ -128,11 +127,11 @@ func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
 // advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the next
 // reconciliation, because a guest can run without the gateway.
 func (r *Reconciler) advertise(ctx context.Context, s *scope) error {
-	vmi := s.knownVMI()
-	if vmi == nil || (s.interfaces == nil && !s.domain.Active()) {
+	vmi := s.KnownVMI()
+	if vmi == nil || (s.interfaces == nil && !s.Domain.Active()) {
 		return nil
 	}
-	if err := r.Networks.Advertise(vmi, s.pod); err != nil {
+	if err := r.Networks.Advertise(vmi, s.Pod); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot advertise the guest's IPv6 gateway")
 	}
 	return nil
@@ -140,22 +139,22 @@ func (r *Reconciler) advertise(ctx context.Context, s *scope) error {
 
 // prepareDisks prepares the guest's disks.
 func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.Storage) error {
-	vmi := s.knownVMI()
+	vmi := s.KnownVMI()
 	if vmi == nil || !s.mayStart() {
 		return nil
 	}
 	tracks := backup.WantsTracking(&vmi.Status)
 	if s.cache.prepared.disks == nil || s.cache.prepared.tracks != tracks {
-		disks, err := media.Prepare(ctx, storage, r.Content(s.pod.UID), media.Limits{
-			ReserveBytes:        s.config.MinimumReservePVCBytes,
-			TolerateLessPercent: s.config.PVCTolerateLessSpaceUpToPercent,
-		}, withoutHotplugged(vmi, s.pod))
+		disks, err := media.Prepare(ctx, storage, r.Content(s.Pod.UID), media.Limits{
+			ReserveBytes:        s.Config.MinimumReservePVCBytes,
+			TolerateLessPercent: s.Config.PVCTolerateLessSpaceUpToPercent,
+		}, withoutHotplugged(vmi, s.Pod))
 		if err != nil {
 			return fromMedia(vmi, err)
 		}
 		if tracks {
-			if err := media.Track(ctx, storage, r.Files(s.pod.UID), withoutHotplugged(vmi, s.pod), disks); err != nil {
-				return fromConnection(fmt.Errorf("prepare disks: %w", err))
+			if err := media.Track(ctx, storage, r.Files(s.Pod.UID), withoutHotplugged(vmi, s.Pod), disks); err != nil {
+				return phase.FromConnection(fmt.Errorf("prepare disks: %w", err))
 			}
 		}
 		s.cache.prepared.disks, s.cache.prepared.tracks = disks, tracks
@@ -177,7 +176,7 @@ func (s *scope) addUntrackedEvent(untracked []string) {
 		return
 	}
 	message := "Changed blocks are not tracked, so these volumes get full backups only: " + strings.Join(untracked, "; ")
-	s.event(corev1.EventTypeWarning, reasonNotTracked, hypervisor.CleanLine(message, maxNote))
+	s.Event(corev1.EventTypeWarning, reasonNotTracked, hypervisor.CleanLine(message, maxNote))
 }
 
 // fromMedia converts an error about a volume to the error of the phase: a Retry, a Terminal or a Wait.
@@ -191,7 +190,7 @@ func fromMedia(vmi *v1.VirtualMachineInstance, err error) error {
 	case errors.Is(err, media.ErrWait):
 		return fmt.Errorf("%w: %w", &outcome.Wait{Reason: "a volume"}, err)
 	default:
-		return fromConnection(fmt.Errorf("prepare disks: %w", err))
+		return phase.FromConnection(fmt.Errorf("prepare disks: %w", err))
 	}
 }
 
@@ -210,40 +209,40 @@ func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainS
 	if !s.mayStart() {
 		return nil
 	}
-	if !s.assigned {
+	if !s.Assigned {
 		return &outcome.Wait{Reason: "virt-controller to assign the VMI"}
 	}
 	// Preparation may have taken long, and a guest that is booting takes its whole grace period to stop.
 	if err := r.stillWanted(ctx, s); err != nil {
 		return err
 	}
-	definition, err := r.build(ctx, s, launcher, s.vmi)
+	definition, err := r.build(ctx, s, launcher, s.VMI)
 	if err != nil {
 		return err
 	}
 	if err := s.checkState(ctx, launcher, definition); err != nil {
 		return err
 	}
-	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused
+	paused := s.VMI.Spec.StartStrategy != nil && *s.VMI.Spec.StartStrategy == v1.StartStrategyPaused
 	if err := launcher.Start(ctx, definition, paused); err != nil {
 		// The cause may be in what was prepared, so it is prepared again.
 		s.cache.prepared.discard()
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	}
-	s.event(corev1.EventTypeNormal, "Created", "VirtualMachineInstance defined.")
+	s.Event(corev1.EventTypeNormal, "Created", "VirtualMachineInstance defined.")
 	// The running domain has the addresses and names that libvirt chose.
-	return readDomain(ctx, s, launcher)
+	return s.ReadDomain(ctx, launcher)
 }
 
 // build builds the domain of a VMI from what was prepared in this Pod.
 func (r *Reconciler) build(
 	ctx context.Context, s *scope, launcher domainBuilder, vmi *v1.VirtualMachineInstance,
 ) (*libvirtxml.Domain, error) {
-	files := r.Files(s.pod.UID)
+	files := r.Files(s.Pod.UID)
 	if err := files.OwnDevices(ctx); err != nil {
 		return nil, err
 	}
-	collected, err := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
+	collected, err := facts.Collect(ctx, s.Config, r.Facts, files, s.disks, s.interfaces)
 	if err == nil {
 		err = facts.AddBlockSizes(ctx, vmi, files, collected.Disks)
 	}
@@ -251,7 +250,7 @@ func (r *Reconciler) build(
 		return nil, fmt.Errorf("inspect the launcher Pod: %w", err)
 	}
 	// A guest that is received may not have all volumes of its spec yet.
-	collected.Unplugged = unplugged(vmi, s.pod, collected.Disks)
+	collected.Unplugged = unplugged(vmi, s.Pod, collected.Disks)
 	definition, err := domain.Build(vmi, collected)
 	if err != nil {
 		return nil, s.fromBuild(err)
@@ -270,9 +269,9 @@ func (r *Reconciler) describeDevices(
 	defined, err := launcher.Define(ctx, definition)
 	if err != nil {
 		s.cache.prepared.discard()
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	}
-	if err := media.WriteDeviceMetadata(ctx, launcher, r.Content(s.pod.UID), vmi, defined, s.disks); err != nil {
+	if err := media.WriteDeviceMetadata(ctx, launcher, r.Content(s.Pod.UID), vmi, defined, s.disks); err != nil {
 		return fromMedia(vmi, err)
 	}
 	return nil
@@ -282,11 +281,11 @@ func (r *Reconciler) describeDevices(
 // deletion enqueues the VMI again.
 func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
 	vmi, pod := &v1.VirtualMachineInstance{}, &corev1.Pod{}
-	err := errors.Join(r.Client.Get(ctx, s.key, vmi), r.Client.Get(ctx, client.ObjectKeyFromObject(s.pod), pod))
+	err := errors.Join(r.Client.Get(ctx, s.Key, vmi), r.Client.Get(ctx, client.ObjectKeyFromObject(s.Pod), pod))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("check whether the VMI still exists: %w", err)
 	}
-	if err != nil || vmi.UID != s.vmi.UID || vmi.DeletionTimestamp != nil || pod.UID != s.pod.UID || pod.DeletionTimestamp != nil {
+	if err != nil || vmi.UID != s.VMI.UID || vmi.DeletionTimestamp != nil || pod.UID != s.Pod.UID || pod.DeletionTimestamp != nil {
 		return &outcome.Wait{Reason: "the deletion to be observed"}
 	}
 	return nil
@@ -301,4 +300,26 @@ func (s *scope) fromBuild(err error) error {
 		return err
 	}
 	return &outcome.Terminal{Reason: ReasonInvalidDomain, Err: err}
+}
+
+// actStart is all that leads to the start of a guest, or to the state in which a Pod can receive one.
+const actStart = "start"
+
+// awaitStart returns the failure of the last start of a guest as long as the next one is not due.
+func (s *scope) awaitStart() error {
+	if !s.mayStart() {
+		return nil
+	}
+	return s.AwaitAttempt(actStart)
+}
+
+// toStart returns a phase on the way to the start of a guest. A failure of it is one of the start.
+func (r *Reconciler) toStart(s *scope, run func() error) func() error {
+	return func() error {
+		err := run()
+		if err == nil {
+			return nil // Other phases follow.
+		}
+		return s.Attempted(actStart, phase.ReasonSynchronizing, err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -20,17 +21,17 @@ type probePauser interface {
 // pauseProbes makes guestAgentPing probes succeed without a response of the guest agent while the VMI's annotation requests it,
 // as during maintenance of the guest. The setting is in the domain's metadata, which libvirt does not change during a migration.
 func (r *Reconciler) pauseProbes(ctx context.Context, s *scope, guest probePauser) error {
-	if s.vmi == nil || !s.domain.Active() {
+	if s.VMI == nil || !s.Domain.Active() {
 		return nil
 	}
-	if vmistatus.Migrating(&s.vmi.Status) {
+	if vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
-	paused, err := strconv.ParseBool(s.vmi.Annotations[v1.PauseGuestAgentProbesAnnotation])
-	if paused = paused && err == nil; paused == s.domain.ProbesPaused() {
+	paused, err := strconv.ParseBool(s.VMI.Annotations[v1.PauseGuestAgentProbesAnnotation])
+	if paused = paused && err == nil; paused == s.Domain.ProbesPaused() {
 		return nil
 	}
-	return r.attempt(s, "pause probes", reasonSynchronizing, func() error {
-		return fromConnection(guest.PauseProbes(ctx, s.domainName(), paused))
+	return s.Attempt("pause probes", phase.ReasonSynchronizing, func() error {
+		return phase.FromConnection(guest.PauseProbes(ctx, s.DomainName(), paused))
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -103,15 +104,15 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 	if err != nil || s == nil {
 		return nil, err
 	}
-	s.cache = r.podCacheOf(s.pod)
-	if s.vmi == nil && s.incoming == nil {
+	s.use(r.podCacheOf(s.Pod), r.jobs)
+	if s.VMI == nil && s.Incoming == nil {
 		// The VMI is not assigned yet, or deleted, or replaced by another one of the same name.
 		if err := r.readUnassigned(ctx, s); err != nil {
 			return nil, err
 		}
 	}
-	s.assigned = s.vmi != nil && s.vmi.Status.NodeName == r.Node &&
-		vmistatus.InCharge(&s.vmi.Status) == vmistatus.Handler && vmistatus.StageOf(s.vmi.Status.Phase) == vmistatus.Live
+	s.Assigned = s.VMI != nil && s.VMI.Status.NodeName == r.Node &&
+		vmistatus.InCharge(&s.VMI.Status) == vmistatus.Handler && vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Live
 	return s, nil
 }
 
@@ -125,12 +126,12 @@ func (r *Reconciler) readGuest(ctx context.Context, key types.NamespacedName, po
 	if pod == nil {
 		return nil, nil
 	}
-	s := &scope{key: key, now: r.Clock.Now(), config: r.Config(), pod: pod}
+	s := &scope{Scope: phase.Scope{Key: key, Now: r.Clock.Now(), Clock: r.Clock, Config: r.Config(), Pod: pod}}
 	switch {
 	case vmi != nil && vmi.UID == ownerVMI(pod).UID && vmi.Status.NodeName == r.Node:
-		s.before, s.vmi = vmi, vmi.DeepCopy()
+		s.Before, s.VMI = vmi, vmi.DeepCopy()
 	case vmi != nil && vmi.UID == ownerVMI(pod).UID && isTarget(vmi, r.Node, pod.Name):
-		s.incoming = vmi
+		s.Incoming = vmi
 	}
 	return s, nil
 }
@@ -162,16 +163,17 @@ func (r *Reconciler) readVMI(ctx context.Context, key types.NamespacedName) (*v1
 // readUnassigned reads a VMI that is not in the cache, once, so that its domain can be prepared before virt-controller assigns
 // the VMI.
 func (r *Reconciler) readUnassigned(ctx context.Context, s *scope) error {
-	if s.cache.vmi != nil || s.pod.DeletionTimestamp != nil {
+	s.Unassigned = s.cache.vmi
+	if s.Unassigned != nil || s.Pod.DeletionTimestamp != nil {
 		return nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.APIReader.Get(ctx, s.key, vmi) })
+	err := r.api.Do(ctx, s.Key.Namespace, func() error { return r.APIReader.Get(ctx, s.Key, vmi) })
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if vmi.UID == ownerVMI(s.pod).UID {
-		s.cache.vmi = vmi
+	if vmi.UID == ownerVMI(s.Pod).UID {
+		s.cache.vmi, s.Unassigned = vmi, vmi
 	}
 	return nil
 }

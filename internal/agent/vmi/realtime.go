@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
@@ -19,16 +20,16 @@ func (p *realtimePriority) reset() { p.set = false }
 
 // setRealtime gives the vCPUs of a realtime guest their priority, once for each process of the agent.
 func (r *Reconciler) setRealtime(ctx context.Context, s *scope) error {
-	if s.vmi == nil || !s.domain.Active() || s.cache.realtime.set {
+	if s.VMI == nil || !s.Domain.Active() || s.cache.realtime.set {
 		return nil
 	}
-	vcpus, err := domain.RealtimeVCPUs(s.vmi)
+	vcpus, err := domain.RealtimeVCPUs(s.VMI)
 	if err != nil {
 		return &outcome.Terminal{Reason: ReasonInvalidDomain, Err: err}
 	}
-	return r.attempt(s, "set realtime priority", reasonSynchronizing, func() error {
+	return s.Attempt("set realtime priority", phase.ReasonSynchronizing, func() error {
 		if len(vcpus) > 0 {
-			if err := r.Files(s.pod.UID).SetRealtime(ctx, vcpus); err != nil {
+			if err := r.Files(s.Pod.UID).SetRealtime(ctx, vcpus); err != nil {
 				return fmt.Errorf("the guest runs without realtime priority: %w", err)
 			}
 		}

@@ -33,12 +33,12 @@ func newReports() reports {
 // reconciliation does not repeat the action. Events about changes of the status are recorded only after the write, because the next
 // reconciliation derives them again. It returns how long a rate-limited change of the guest or the launcher is delayed.
 func (r *Reconciler) report(ctx context.Context, s *scope, phaseErr error) (delay time.Duration, err error) {
-	if s.assigned {
+	if s.Assigned {
 		delay, err = r.writeStatus(ctx, s, phaseErr)
 	}
-	if s.knownVMI() != nil {
-		for _, e := range s.events {
-			r.Recorder.Eventf(s.knownVMI(), nil, e.kind, e.reason, e.reason, "%s", e.message)
+	if s.KnownVMI() != nil {
+		for _, e := range s.Events {
+			r.Recorder.Eventf(s.KnownVMI(), nil, e.Type, e.Reason, e.Reason, "%s", e.Message)
 		}
 	}
 	return delay, client.IgnoreNotFound(err)
@@ -47,15 +47,15 @@ func (r *Reconciler) report(ctx context.Context, s *scope, phaseErr error) (dela
 // writeStatus computes and writes the status, and adds the events that follow from the change.
 func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) (delay time.Duration, err error) {
 	limit := &s.cache.reports.guest
-	if s.domain.Active() {
-		delay, s.delayedReport = limit.delay(s.report(), s.now)
+	if s.Domain.Active() {
+		delay, s.delayedReport = limit.delay(s.report(), s.Now)
 	}
 	computeStatus(s, phaseErr)
-	changed := !equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status)
+	changed := !equality.Semantic.DeepEqual(&s.Before.Status, &s.VMI.Status)
 	var unthrottled bool
 	if changed {
-		postponed := s.cache.reports.writes.Delay(s.now)
-		unthrottled = postponed > 0 && s.cache.reports.unthrottled.take(&s.before.Status, &s.vmi.Status)
+		postponed := s.cache.reports.writes.Delay(s.Now)
+		unthrottled = postponed > 0 && s.cache.reports.unthrottled.take(&s.Before.Status, &s.VMI.Status)
 		if postponed > 0 && !unthrottled {
 			return postponed, nil
 		}
@@ -64,12 +64,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) 
 		}
 	}
 	if changed && !unthrottled {
-		s.cache.reports.writes.Take(s.now)
+		s.cache.reports.writes.Take(s.Now)
 	}
-	if s.domain.Active() {
-		limit.written(s.report(), changed, s.now)
+	if s.Domain.Active() {
+		limit.written(s.report(), changed, s.Now)
 	}
-	s.events = append(s.events, transitions(&s.before.Status, &s.vmi.Status)...)
+	s.Events = append(s.Events, transitions(&s.Before.Status, &s.VMI.Status)...)
 	s.addNotMigratableEvent()
 	s.addIOErrorEvents()
 	s.addTruncatedEvent()
@@ -80,8 +80,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) 
 func (r *Reconciler) patchStatus(ctx context.Context, s *scope) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	err = r.api.Do(ctx, s.key.Namespace, func() error {
-		changed, err = vmistatus.Patch(ctx, r.Client, vmistatus.Handler, s.before, s.vmi)
+	err = r.api.Do(ctx, s.Key.Namespace, func() error {
+		changed, err = vmistatus.Patch(ctx, r.Client, vmistatus.Handler, s.Before, s.VMI)
 		return err
 	})
 	return changed, err

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -30,7 +31,7 @@ var errNoRoom = errors.New("the guest was started without room for more memory: 
 
 // guestResizer changes the CPUs and the memory of a running guest.
 type guestResizer interface {
-	domainReader
+	phase.DomainReader
 	// SetVCPUs plugs vCPUs into a running guest.
 	SetVCPUs(ctx context.Context, domain string, count uint) error
 	// AttachMemory plugs a memory device into a running guest.
@@ -42,22 +43,22 @@ type guestResizer interface {
 // resizeGuest gives a running guest the CPUs and the memory of its spec, once the kubelet has given its Pod the resources for them. It
 // depends on what the domain and the Pod have alone, so it also works after the agent was replaced, and after a migration.
 func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResizer) error {
-	if !s.assigned || s.vmi.DeletionTimestamp != nil || s.pod.DeletionTimestamp != nil || !s.domain.Active() || isTransient(s.domain) ||
-		vmistatus.Migrating(&s.vmi.Status) {
+	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
+		vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
-	if s.domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.vmi) && uint64(resize.Desired(s.vmi).Memory) > s.domain.AtBoot() {
+	if s.Domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.VMI) && uint64(resize.Desired(s.VMI).Memory) > s.Domain.AtBoot() {
 		return &outcome.Terminal{Reason: ReasonHotPlugMemory, Err: errNoRoom}
 	}
-	granted := grantedTo(s.vmi, s.domain)
-	next := resize.ForGuest(resize.Desired(s.vmi), granted, s.pod)
+	granted := grantedTo(s.VMI, s.Domain)
+	next := resize.ForGuest(resize.Desired(s.VMI), granted, s.Pod)
 	if next == granted {
 		return nil
 	}
 	if next.Sockets != granted.Sockets {
-		t := topologyOf(s.domain.XML)
+		t := topologyOf(s.Domain.XML)
 		err := r.resize(s, ReasonHotPlugCPU, func() error {
-			return guest.SetVCPUs(ctx, s.domainName(), uint(next.Sockets*t.Cores*t.Threads))
+			return guest.SetVCPUs(ctx, s.DomainName(), uint(next.Sockets*t.Cores*t.Threads))
 		})
 		if err != nil {
 			return err
@@ -71,7 +72,7 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 			return err
 		}
 	}
-	if err := readDomain(ctx, s, guest); err != nil {
+	if err := s.ReadDomain(ctx, guest); err != nil {
 		return err
 	}
 	return r.setRealtime(ctx, s)
@@ -79,26 +80,26 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 
 // requestMemory requests that the guest has a number of bytes of memory. A guest cannot have less than at its start.
 func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint64) error {
-	atBoot := s.domain.AtBoot()
+	atBoot := s.Domain.AtBoot()
 	requested := uint((bytes - min(bytes, atBoot)) >> 10)
-	if attached := s.domain.MemoryDevice(); attached != nil {
+	if attached := s.Domain.MemoryDevice(); attached != nil {
 		device := *attached
 		target := *attached.Target
 		target.Requested = &libvirtxml.DomainMemorydevTargetRequested{Value: requested, Unit: "KiB"}
 		device.Target = &target
-		return guest.UpdateMemory(ctx, s.domainName(), &device)
+		return guest.UpdateMemory(ctx, s.DomainName(), &device)
 	}
 	if requested == 0 {
 		return nil
 	}
-	return guest.AttachMemory(ctx, s.domainName(), domain.MemoryDevice(s.vmi, uint(atBoot>>10), requested))
+	return guest.AttachMemory(ctx, s.DomainName(), domain.MemoryDevice(s.VMI, uint(atBoot>>10), requested))
 }
 
 // resize attempts to resize the guest. If libvirt refuses, a condition reports it with the reason.
 func (r *Reconciler) resize(s *scope, reason string, run func() error) error {
-	return r.attempt(s, reason, reason, func() error {
+	return s.Attempt(reason, reason, func() error {
 		if err := run(); err != nil {
-			return fromConnection(fmt.Errorf("the guest keeps its size: %w", err))
+			return phase.FromConnection(fmt.Errorf("the guest keeps its size: %w", err))
 		}
 		return nil
 	})

@@ -40,18 +40,18 @@ func (r *Reconciler) Monitored() []*guestmetrics.Guest {
 // was.
 func monitor(s *scope) {
 	switch {
-	case !s.assigned:
+	case !s.Assigned:
 		s.cache.scraped.guest.Store(nil)
-	case !s.domainRead:
-	case !s.domain.Active():
+	case !s.DomainRead:
+	case !s.Domain.Active():
 		s.cache.scraped.guest.Store(nil)
 	default:
 		guest := &guestmetrics.Guest{
-			Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Domain: s.domainName(), Labels: s.before.Labels,
-			Migrating: s.vmi.Status.MigrationState != nil && s.vmi.Status.MigrationState.EndTimestamp == nil,
-			VCPUs:     int(min(podspec.VCPUs(s.vmi), maxVCPUs)),
+			Pod: hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, Domain: s.DomainName(), Labels: s.Before.Labels,
+			Migrating: s.VMI.Status.MigrationState != nil && s.VMI.Status.MigrationState.EndTimestamp == nil,
+			VCPUs:     int(min(podspec.VCPUs(s.VMI), maxVCPUs)),
 		}
-		devices := &s.vmi.Spec.Domain.Devices
+		devices := &s.VMI.Spec.Domain.Devices
 		nics, disks := make([]string, 0, len(devices.Interfaces)), make([]string, 0, len(devices.Disks))
 		for i := range devices.Interfaces {
 			nics = append(nics, devices.Interfaces[i].Name)
@@ -59,7 +59,7 @@ func monitor(s *scope) {
 		for i := range devices.Disks {
 			disks = append(disks, devices.Disks[i].Name)
 		}
-		guest.Describe(s.domain.XML, nics, disks, runtime.NumCPU())
+		guest.Describe(s.Domain.XML, nics, disks, runtime.NumCPU())
 		s.cache.scraped.guest.Store(guest)
 	}
 }
@@ -79,14 +79,14 @@ func (r *Reconciler) Waiting() []guestmetrics.Waiting {
 
 // noteWaiting notes what the guest waits for, after a reconciliation. If libvirtd did not respond, that is not known and stays as it was.
 func noteWaiting(s *scope) {
-	if !s.domainRead {
+	if !s.DomainRead {
 		return
 	}
-	waiting := guestmetrics.Waiting{VMI: s.key, Owner: s.undecided}
-	if freeze := s.domain.Freeze(); freeze != nil {
+	waiting := guestmetrics.Waiting{VMI: s.Key, Owner: s.undecided}
+	if freeze := s.Domain.Freeze(); freeze != nil {
 		waiting.Thaw = freeze.Thaw
 	}
-	if record, err := s.domain.SnapshotFreeze(); err == nil && record != nil && !record.Ended() &&
+	if record, err := s.Domain.SnapshotFreeze(); err == nil && record != nil && !record.Ended() &&
 		(waiting.Thaw.IsZero() || record.Deadline.Before(waiting.Thaw)) {
 		waiting.Thaw = record.Deadline
 	}

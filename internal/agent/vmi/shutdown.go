@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/outcome"
 )
@@ -38,7 +39,7 @@ func (r *shutdownRequests) made() bool { return !r.requested.IsZero() }
 
 // guestStopper stops a guest.
 type guestStopper interface {
-	domainReader
+	phase.DomainReader
 	snapshotfreeze.Guest
 	// Shutdown requests the guest to power off and returns at once.
 	Shutdown(ctx context.Context, name string) error
@@ -55,47 +56,47 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope, guest guestStopper)
 	if !ok {
 		return nil
 	}
-	if s.incoming != nil {
+	if s.Incoming != nil {
 		// The source node owns the guest until the migration transfers it.
 		return &outcome.Wait{Reason: "the launcher Pod to end"}
 	}
-	if !s.domain.Active() {
+	if !s.Domain.Active() {
 		return &outcome.Wait{Reason: "the launcher Pod to end"}
 	}
-	if s.domain.Freeze() != nil {
+	if s.Domain.Freeze() != nil {
 		// A guest with frozen file systems cannot shut down.
-		guest.KeepThaw(s.domainName(), &hypervisor.Freeze{Thaw: since})
+		guest.KeepThaw(s.DomainName(), &hypervisor.Freeze{Thaw: since})
 	}
-	r.syncFreeze(s, guest, nil)
+	s.jobs.Thaw(guest)
 	destroyAt := since.Add(s.grace() + destroySlack)
-	if !s.now.Before(destroyAt) {
-		if err := guest.Destroy(ctx, s.domainName()); err != nil {
-			return fromConnection(err)
+	if !s.Now.Before(destroyAt) {
+		if err := guest.Destroy(ctx, s.DomainName()); err != nil {
+			return phase.FromConnection(err)
 		}
 		return readDomainAndWait(ctx, s, guest)
 	}
 	next := s.cache.shutdown.requested.Add(shutdownInterval)
-	if !s.now.Before(next) {
+	if !s.Now.Before(next) {
 		// A paused guest cannot shut down: it is destroyed after its grace period.
-		if s.domain.State == hypervisor.StateRunning {
-			if err := guest.Shutdown(ctx, s.domainName()); err != nil {
-				return fromConnection(err)
+		if s.Domain.State == hypervisor.StateRunning {
+			if err := guest.Shutdown(ctx, s.DomainName()); err != nil {
+				return phase.FromConnection(err)
 			}
 		}
-		s.cache.shutdown.requested = s.now
-		next = s.now.Add(shutdownInterval)
+		s.cache.shutdown.requested = s.Now
+		next = s.Now.Add(shutdownInterval)
 	}
-	if err := readDomain(ctx, s, guest); err != nil {
+	if err := s.ReadDomain(ctx, guest); err != nil {
 		return err
 	}
 	if destroyAt.Before(next) {
 		next = destroyAt
 	}
-	return &outcome.Requeue{After: next.Sub(s.now)}
+	return &outcome.Requeue{After: next.Sub(s.Now)}
 }
 
 func readDomainAndWait(ctx context.Context, s *scope, guest guestStopper) error {
-	if err := readDomain(ctx, s, guest); err != nil {
+	if err := s.ReadDomain(ctx, guest); err != nil {
 		return err
 	}
 	return &outcome.Wait{Reason: "the launcher Pod to end"}
@@ -104,13 +105,13 @@ func readDomainAndWait(ctx context.Context, s *scope, guest guestStopper) error 
 // stopRequested returns when the VMI or the Pod was deleted, whichever was first, and whether one was.
 func (s *scope) stopRequested() (time.Time, bool) {
 	var since time.Time
-	if s.vmi != nil && s.vmi.DeletionTimestamp != nil {
-		since = s.vmi.DeletionTimestamp.Time
+	if s.VMI != nil && s.VMI.DeletionTimestamp != nil {
+		since = s.VMI.DeletionTimestamp.Time
 	}
-	if s.pod.DeletionTimestamp != nil {
+	if s.Pod.DeletionTimestamp != nil {
 		// A Pod's deletionTimestamp is when its grace period ends; the request was sent that much earlier.
-		requested := s.pod.DeletionTimestamp.Time
-		if grace := s.pod.DeletionGracePeriodSeconds; grace != nil {
+		requested := s.Pod.DeletionTimestamp.Time
+		if grace := s.Pod.DeletionGracePeriodSeconds; grace != nil {
 			requested = requested.Add(-time.Duration(*grace) * time.Second)
 		}
 		if since.IsZero() || requested.Before(since) {
@@ -122,13 +123,13 @@ func (s *scope) stopRequested() (time.Time, bool) {
 
 // grace returns how long the guest may take to shut down.
 func (s *scope) grace() time.Duration {
-	if vmi := s.knownVMI(); vmi != nil {
+	if vmi := s.KnownVMI(); vmi != nil {
 		if seconds := vmi.Spec.TerminationGracePeriodSeconds; seconds != nil {
 			return time.Duration(*seconds) * time.Second
 		}
 		return defaultGrace
 	}
-	if seconds := s.pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+	if seconds := s.Pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
 		return max(0, time.Duration(*seconds)*time.Second-podGraceMargin)
 	}
 	return defaultGrace

@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -33,7 +34,7 @@ func (m *sent) forget(r *Reconciler) { r.transfers.Forget(m.migration) }
 
 // migrateSource carries out what package protocol decides for the source of a migration.
 func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
-	if vmistatus.HasEnded(vmi.Status.MigrationState) && s.domain != nil && s.domain.State == hypervisor.StateRunning {
+	if vmistatus.HasEnded(vmi.Status.MigrationState) && s.Domain != nil && s.Domain.State == hypervisor.StateRunning {
 		// It failed, and the guest runs here.
 		return nil
 	}
@@ -54,7 +55,7 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 		}
 	}
 	if view.Orphaned {
-		s.requeueAfter(orphanInterval)
+		s.RequeueAfter(orphanInterval)
 	}
 	return nil
 }
@@ -63,9 +64,9 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 func (r *Reconciler) sourceView(
 	ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance,
 ) (protocol.SourceView, *migration.Transfer, error) {
-	state, err := s.connection.SourceState(ctx, s.domainName())
+	state, err := s.connection.SourceState(ctx, s.DomainName())
 	if err != nil {
-		return protocol.SourceView{}, nil, fromConnection(err)
+		return protocol.SourceView{}, nil, phase.FromConnection(err)
 	}
 	m := vmi.Status.MigrationState
 	record, _ := vmistatus.MigrationRecord(&vmi.Status)
@@ -96,10 +97,10 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 			m.StartTimestamp, m.Mode = &now, v1.MigrationPreCopy
 		})
 	case protocol.Transfer:
-		s.event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is migrating.")
+		s.Event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is migrating.")
 		r.transfers.Forget(s.cache.sent.migration)
-		s.cache.sent.migration = s.before.Status.MigrationState.MigrationUID
-		r.transfers.StartTransfer(s.before, hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, podspec.ImageDigests(s.pod), s.connection)
+		s.cache.sent.migration = s.Before.Status.MigrationState.MigrationUID
+		r.transfers.StartTransfer(s.Before, hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, podspec.ImageDigests(s.Pod), s.connection)
 		return nil
 	case protocol.Cancel:
 		return r.cancelTransfer(ctx, s, transfer)
@@ -111,12 +112,12 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 		// TransferOwnership, which always comes with it, does both.
 		return nil
 	case protocol.TransferOwnership:
-		if _, err := r.recordOwnership(ctx, s.before); err != nil {
+		if _, err := r.recordOwnership(ctx, s.Before); err != nil {
 			return fmt.Errorf("transfer ownership of the guest: %w", err)
 		}
 		return &outcome.Wait{Reason: "the guest's new owner"}
 	case protocol.Destroy:
-		return fromConnection(s.connection.Destroy(ctx, s.domainName()))
+		return phase.FromConnection(s.connection.Destroy(ctx, s.DomainName()))
 	default:
 		return fmt.Errorf("no action of a migration's source: %d", action)
 	}
@@ -127,17 +128,17 @@ const aborted = "Live migration aborted"
 
 func (r *Reconciler) cancelTransfer(ctx context.Context, s *scope, transfer *migration.Transfer) error {
 	if transfer == nil {
-		return fromConnection(s.connection.CancelTransfer(ctx, s.domainName()))
+		return phase.FromConnection(s.connection.CancelTransfer(ctx, s.DomainName()))
 	}
 	if err := transfer.Cancel(ctx, aborted); err != nil {
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	}
-	known := s.before.Status.MigrationState.AbortStatus == v1.MigrationAbortInProgress
+	known := s.Before.Status.MigrationState.AbortStatus == v1.MigrationAbortInProgress
 	err := r.writeMigration(ctx, s, vmistatus.MigrationSource, func(m *v1.VirtualMachineInstanceMigrationState) {
 		m.AbortStatus = v1.MigrationAbortInProgress
 	})
 	if err == nil && !known {
-		s.event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is aborting migration.")
+		s.Event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is aborting migration.")
 	}
 	return err
 }
@@ -145,7 +146,7 @@ func (r *Reconciler) cancelTransfer(ctx context.Context, s *scope, transfer *mig
 // resumeSource resumes the guest, if package protocol still decides so on a record just read from the API server and on libvirt's state
 // after that.
 func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
-	now, err := r.readNow(ctx, s.key, s.before.UID)
+	now, err := r.readNow(ctx, s.Key, s.Before.UID)
 	if err != nil {
 		return fmt.Errorf("read whether the guest may be resumed: %w", err)
 	}
@@ -156,19 +157,19 @@ func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
 	if !slices.Contains(protocol.DecideSource(view), protocol.Resume) {
 		return &outcome.Wait{Reason: "the current status of the VMI"}
 	}
-	if err := s.connection.ResumeSource(ctx, s.domainName()); err != nil {
-		return fromConnection(err)
+	if err := s.connection.ResumeSource(ctx, s.DomainName()); err != nil {
+		return phase.FromConnection(err)
 	}
 	s.undecided = false
-	return readDomain(ctx, s, s.connection)
+	return s.ReadDomain(ctx, s.connection)
 }
 
 // recordFailure records that the source keeps the guest.
 func (r *Reconciler) recordFailure(ctx context.Context, s *scope, transfer *migration.Transfer) error {
 	now := r.stamp()
 	why := r.failureReason(s, transfer)
-	uid := s.before.Status.MigrationState.MigrationUID
-	if transfer == nil && s.before.Status.MigrationState.StartTimestamp != nil {
+	uid := s.Before.Status.MigrationState.MigrationUID
+	if transfer == nil && s.Before.Status.MigrationState.StartTimestamp != nil {
 		// The process that wrote them is gone. First: a migration that has failed is not reconciled any more.
 		r.removeCertificates(ctx, s)
 	}
@@ -182,9 +183,9 @@ func (r *Reconciler) recordFailure(ctx context.Context, s *scope, transfer *migr
 		return err
 	}
 	// KubeVirt's text.
-	s.event(corev1.EventTypeWarning, v1.Migrated.String(), fmt.Sprintf("VirtualMachineInstance migration uid %s failed. reason:%s", uid, why))
+	s.Event(corev1.EventTypeWarning, v1.Migrated.String(), fmt.Sprintf("VirtualMachineInstance migration uid %s failed. reason:%s", uid, why))
 	r.transfers.Forget(uid)
-	return readDomain(ctx, s, s.connection)
+	return s.ReadDomain(ctx, s.connection)
 }
 
 // failureReason returns why the source keeps the guest.
@@ -195,12 +196,12 @@ func (r *Reconciler) failureReason(s *scope, transfer *migration.Transfer) strin
 	}
 	var canceled *migration.CanceledError
 	switch {
-	case s.before.Status.MigrationState.StartTimestamp == nil:
+	case s.Before.Status.MigrationState.StartTimestamp == nil:
 		return aborted
 	case errors.As(err, &canceled):
 		return canceled.Reason
 	case err != nil:
-		return "Live migration failed: " + hypervisor.CleanLine(err.Error(), maxMessage)
+		return "Live migration failed: " + hypervisor.CleanLine(err.Error(), phase.MaxMessage)
 	default:
 		return fmt.Sprintf("virt-handler on node %s was replaced while the guest was copied", r.Node)
 	}

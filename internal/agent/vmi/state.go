@@ -12,6 +12,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -33,19 +34,19 @@ type stateChecker interface {
 // repaired: a TPM's state may have keys of which a backup has a copy.
 func (s *scope) checkState(ctx context.Context, launcher stateChecker, definition *libvirtxml.Domain) error {
 	var files hypervisor.StateFiles
-	if s.vmi.Spec.HasPersistentEFI() {
-		files.NVRAM = launcherpod.NVRAMStateFile(s.vmi.Name)
+	if s.VMI.Spec.HasPersistentEFI() {
+		files.NVRAM = launcherpod.NVRAMStateFile(s.VMI.Name)
 	}
-	if s.vmi.Spec.HasPersistentTPM() {
+	if s.VMI.Spec.HasPersistentTPM() {
 		files.TPM = launcherpod.TPMStateDir(definition.UUID)
 	}
 	err := launcher.CheckState(ctx, files)
 	if errors.Is(err, hypervisor.ErrStateDamaged) {
 		return &outcome.Retry{Reason: ReasonStateDamaged, After: stateRetry, Err: fmt.Errorf("PersistentVolumeClaim %s: %w: restore the claim from a backup, "+
-			"or stop the VirtualMachine and delete the claim to start with an empty TPM and new EFI variables", podspec.StateClaim(s.pod), err)}
+			"or stop the VirtualMachine and delete the claim to start with an empty TPM and new EFI variables", podspec.StateClaim(s.Pod), err)}
 	}
 	if err != nil {
-		return fmt.Errorf("check the persistent state: %w", fromConnection(err))
+		return fmt.Errorf("check the persistent state: %w", phase.FromConnection(err))
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/decide/machinetype"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
@@ -25,30 +26,28 @@ import (
 // computeStatus updates the agent's fields of the status to what this reconciliation observed. What it could not observe stays
 // unchanged, as when the hypervisor is unreachable.
 func computeStatus(s *scope, phaseErr error) {
-	status := &s.vmi.Status
-	now := metav1.NewTime(s.now)
-	if s.domainRead {
-		setPhase(status, s.domain, now)
+	status := &s.VMI.Status
+	now := metav1.NewTime(s.Now)
+	if s.DomainRead {
+		setPhase(status, s.Domain, now)
 		setPaused(s, now)
 		setAgentConnected(status, s.report(), now)
-		setFrozen(s)
-		setSnapshotFreeze(s)
-		setDiskBackup(s)
+		s.jobs.Report()
 	}
-	if s.domain.Active() {
-		setMachine(s.vmi, s.domain.XML, now)
-		setTopology(status, s.domain.XML)
-		setMemory(status, s.vmi, s.domain, s.report())
+	if s.Domain.Active() {
+		setMachine(s.VMI, s.Domain.XML, now)
+		setTopology(status, s.Domain.XML)
+		setMemory(status, s.VMI, s.Domain, s.report())
 		s.setMemoryOverhead()
 		setInterfaces(s)
 		setVolumes(s)
-		setTracked(s)
+		s.jobs.SetTracked()
 		setGuestOS(status, s.report().info)
 		setCredentials(s, now)
-		setMigratable(s.vmi, now)
+		setMigratable(s.VMI, now)
 	}
 	// A guest that is being started needs no condition: the next write reports that it runs, or why it does not.
-	if s.pod.DeletionTimestamp != nil || status.Phase == v1.Running || isFailure(phaseErr) {
+	if s.Pod.DeletionTimestamp != nil || status.Phase == v1.Running || phase.IsFailure(phaseErr) {
 		setReady(s, now)
 	}
 	setSynchronized(s, phaseErr, now)
@@ -56,7 +55,7 @@ func computeStatus(s *scope, phaseErr error) {
 
 // setPhase sets the phase Running. It sets no other phase: virt-controller derives from the Pod how a guest ended.
 func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
-	if !d.Active() || isTransient(d) {
+	if !d.Active() || d.Transient() {
 		return
 	}
 	if status.Phase == v1.Scheduled || status.Phase == v1.Unknown {
@@ -67,28 +66,28 @@ func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now
 // setReady sets whether the guest runs in a Pod that is ready itself. It does nothing while virt-controller considers the node
 // lost and reports the VMI as not ready, until shortly after this agent has renewed its Lease.
 func setReady(s *scope, now metav1.Time) {
-	if vmistatus.Lost(&s.vmi.Status) {
+	if vmistatus.Lost(&s.VMI.Status) {
 		return
 	}
 	ready := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse}
 	switch {
-	case s.pod.DeletionTimestamp != nil:
+	case s.Pod.DeletionTimestamp != nil:
 		ready.Reason, ready.Message = v1.PodTerminatingReason, "The launcher Pod is being deleted"
 		if s.shutdownSignaled() {
 			ready.Message = messageShuttingDown
 		}
-	case s.domainRead && !s.domain.Active(), s.vmi.Status.Phase != v1.Running:
+	case s.DomainRead && !s.Domain.Active(), s.VMI.Status.Phase != v1.Running:
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is not running"
-	case s.domainRead && s.inTransition() && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
-		s.domainRead && s.domain.State == hypervisor.StatePaused && !isTransient(s.domain):
+	case s.DomainRead && s.inTransition() && vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstancePaused),
+		s.DomainRead && s.Domain.State == hypervisor.StatePaused && !s.Domain.Transient():
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is paused"
-	case !s.domainRead && isNotReady(&s.vmi.Status):
+	case !s.DomainRead && isNotReady(&s.VMI.Status):
 		// Whether the guest runs is unknown. The kubelet still reports the Pod of a guest that has just ended as ready.
 		return
 	default:
-		ready.Status, ready.Reason, ready.Message = podReady(s.pod)
+		ready.Status, ready.Reason, ready.Message = podReady(s.Pod)
 	}
-	vmistatus.SetCondition(&s.vmi.Status, ready, now)
+	vmistatus.SetCondition(&s.VMI.Status, ready, now)
 }
 
 func isNotReady(status *v1.VirtualMachineInstanceStatus) bool {
@@ -120,19 +119,14 @@ func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message s
 	return corev1.ConditionTrue, "", ""
 }
 
-// isTransient reports whether libvirt paused the guest for a moment and will resume or stop it by itself.
-func isTransient(d *hypervisor.Domain) bool {
-	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedByLibvirt
-}
-
 // inTransition reports whether the guest's state is about to change without a request.
-func (s *scope) inTransition() bool { return s.settling || isTransient(s.domain) }
+func (s *scope) inTransition() bool { return s.settling || s.Domain.Transient() }
 
 // pausedForTransfer reports whether a migration has paused the guest to complete the transfer, because it changed memory too
 // fast.
 func (s *scope) pausedForTransfer() bool {
-	m := s.vmi.Status.MigrationState
-	return isTransient(s.domain) && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.vmi.Status.NodeName
+	m := s.VMI.Status.MigrationState
+	return s.Domain.Transient() && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.VMI.Status.NodeName
 }
 
 func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestReport, now metav1.Time) {
@@ -148,27 +142,24 @@ func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestRepo
 // setSynchronized sets the condition Synchronized to what prevents the agent from satisfying the spec, or removes it.
 func setSynchronized(s *scope, phaseErr error, now metav1.Time) {
 	condition := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse}
-	var lost *unreachable
-	switch failed := failures(phaseErr); {
+	var lost *phase.UnreachableError
+	switch failed := phase.Failures(phaseErr); {
 	case errors.As(phaseErr, &lost):
 		condition.Reason = ReasonUnreachable
 		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
 	case len(failed) > 0:
 		var message string
-		condition.Reason, message = describeFailures(failed)
-		condition.Message = hypervisor.CleanLine(message, maxMessage)
-	case s.domainRead:
-		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
+		condition.Reason, message = phase.DescribeFailures(failed)
+		condition.Message = hypervisor.CleanLine(message, phase.MaxMessage)
+	case s.DomainRead:
+		vmistatus.RemoveCondition(&s.VMI.Status, v1.VirtualMachineInstanceSynchronized)
 		return
 	default:
 		// A wait before the domain was read changes nothing.
 		return
 	}
-	vmistatus.SetCondition(&s.vmi.Status, condition, now)
+	vmistatus.SetCondition(&s.VMI.Status, condition, now)
 }
-
-// maxMessage is the limit for a condition's message in bytes, which may contain text from a launcher.
-const maxMessage = 1024
 
 // setMachine sets the guest's machine type, and whether it started with another one than its spec has. A guest that migrated from another
 // build of QEMU has the one of its spec.
@@ -242,15 +233,15 @@ func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineIn
 // setMemoryOverhead sets what the launcher Pod requests beyond the guest's memory, from the annotation of the Pod that the guest
 // is in: after a migration another Pod may request more. The format is that of migrationState.targetMemoryOverhead.
 func (s *scope) setMemoryOverhead() {
-	memory := s.vmi.Status.Memory
+	memory := s.VMI.Status.Memory
 	if memory == nil {
 		return
 	}
 	memory.MemoryOverhead = nil
-	if !s.config.FeatureGates.IsEnabled(clusterconfig.GateMemoryOverheadReport) {
+	if !s.Config.FeatureGates.IsEnabled(clusterconfig.GateMemoryOverheadReport) {
 		return
 	}
-	bytes, err := strconv.ParseInt(s.pod.Annotations[v1.MemoryOverheadAnnotationBytes], 10, 64)
+	bytes, err := strconv.ParseInt(s.Pod.Annotations[v1.MemoryOverheadAnnotationBytes], 10, 64)
 	if err != nil || bytes <= 0 {
 		return // Another client has changed the annotation.
 	}

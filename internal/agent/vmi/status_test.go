@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -25,63 +26,64 @@ import (
 func scopeOf(changes ...func(*scope)) *scope {
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm"}}
 	vmi.Status.Phase = v1.Scheduled
-	s := &scope{
-		key: types.NamespacedName{Namespace: "ns", Name: "vm"}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		vmi: vmi, cache: &podCache{}, assigned: true, domainRead: true,
-		domain: &hypervisor.Domain{State: hypervisor.StateRunning, XML: &libvirtxml.Domain{}},
-		pod: &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+	s := &scope{Scope: phase.Scope{
+		Key: types.NamespacedName{Namespace: "ns", Name: "vm"}, Now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		VMI: vmi, Assigned: true, DomainRead: true,
+		Domain: &hypervisor.Domain{State: hypervisor.StateRunning, XML: &libvirtxml.Domain{}},
+		Pod: &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 			{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
 		}}},
-	}
+	}}
+	s.use(&podCache{}, nil)
 	for _, change := range changes {
 		change(s)
 	}
-	s.before = s.vmi.DeepCopy()
+	s.Before = s.VMI.DeepCopy()
 	return s
 }
 
 func phaseOf(p v1.VirtualMachineInstancePhase) func(*scope) {
-	return func(s *scope) { s.vmi.Status.Phase = p }
+	return func(s *scope) { s.VMI.Status.Phase = p }
 }
 
 func domainIn(state hypervisor.State, reason string) func(*scope) {
-	return func(s *scope) { s.domain.State, s.domain.Reason = state, reason }
+	return func(s *scope) { s.Domain.State, s.Domain.Reason = state, reason }
 }
 
 func podCondition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason string) func(*scope) {
 	return func(s *scope) {
-		s.pod.Status.Conditions = append(s.pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason})
+		s.Pod.Status.Conditions = append(s.Pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason})
 	}
 }
 
-func noPodConditions(s *scope) { s.pod.Status.Conditions = nil }
+func noPodConditions(s *scope) { s.Pod.Status.Conditions = nil }
 
 func migrating(mode v1.MigrationMode) func(*scope) {
 	return func(s *scope) {
-		s.vmi.Status.NodeName = "here"
-		s.vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "here", TargetNode: "there", Mode: mode}
+		s.VMI.Status.NodeName = "here"
+		s.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "here", TargetNode: "there", Mode: mode}
 	}
 }
 
-func domainNotRead(s *scope) { s.domainRead, s.domain = false, nil }
+func domainNotRead(s *scope) { s.DomainRead, s.Domain = false, nil }
 
 func notReady(s *scope) {
-	s.vmi.Status.Conditions = append(s.vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{
+	s.VMI.Status.Conditions = append(s.VMI.Status.Conditions, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse, Reason: v1.GuestNotRunningReason,
 	})
 }
 
-func podDeleted(s *scope) { s.pod.DeletionTimestamp = &metav1.Time{Time: s.now} }
+func podDeleted(s *scope) { s.Pod.DeletionTimestamp = &metav1.Time{Time: s.Now} }
 
 func nodeLost(s *scope) {
-	s.vmi.Status.Conditions = append(s.vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{
+	s.VMI.Status.Conditions = append(s.VMI.Status.Conditions, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
 	})
 }
 
 func TestComputeStatus(t *testing.T) {
 	boom := errors.New("boom")
-	lost := &unreachable{err: fmt.Errorf("%w: refused", hypervisor.ErrUnreachable)}
+	lost := &phase.UnreachableError{Err: fmt.Errorf("%w: refused", hypervisor.ErrUnreachable)}
 	for _, tc := range []struct {
 		name     string
 		scope    *scope
@@ -134,15 +136,15 @@ func TestComputeStatus(t *testing.T) {
 			nil, v1.Running, []string{"Ready=False ContainersNotReady"}},
 		{"a Pod without conditions", scopeOf(noPodConditions), nil, v1.Running, []string{"Ready=False PodConditionMissing"}},
 		{"a Pod with its own gate only", scopeOf(func(s *scope) {
-			s.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}}
+			s.Pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}}
 		}), nil, v1.Running, []string{"Ready=True "}},
 		{"a Pod with a foreign gate", scopeOf(func(s *scope) {
-			s.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
+			s.Pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 		}), nil, v1.Running, []string{"Ready=False ReadinessGatesNotReady"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			computeStatus(tc.scope, tc.phaseErr)
-			status := &tc.scope.vmi.Status
+			status := &tc.scope.VMI.Status
 			if status.Phase != tc.phase {
 				t.Errorf("phase %s, want %s", status.Phase, tc.phase)
 			}
@@ -157,12 +159,12 @@ func TestComputeStatus(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if _, err := vmistatus.Check(vmistatus.Handler, &tc.scope.before.Status, status); err != nil {
+			if _, err := vmistatus.Check(vmistatus.Handler, &tc.scope.Before.Status, status); err != nil {
 				t.Error(err)
 			}
 			// Computing it again changes nothing.
 			again := status.DeepCopy()
-			tc.scope.now = tc.scope.now.Add(time.Minute)
+			tc.scope.Now = tc.scope.Now.Add(time.Minute)
 			computeStatus(tc.scope, tc.phaseErr)
 			if diff := cmp.Diff(again, status); diff != "" {
 				t.Errorf("second time: %s", diff)
@@ -182,18 +184,18 @@ func TestMachineTypeReplaced(t *testing.T) {
 		{redHat, redHat, ""}, // It came by a migration.
 	} {
 		s := scopeOf(func(s *scope) {
-			s.vmi.Spec.Domain.Machine = &v1.Machine{Type: tc.spec}
-			s.domain.XML.OS = &libvirtxml.DomainOS{Type: &libvirtxml.DomainOSType{Machine: tc.running}}
+			s.VMI.Spec.Domain.Machine = &v1.Machine{Type: tc.spec}
+			s.Domain.XML.OS = &libvirtxml.DomainOS{Type: &libvirtxml.DomainOSType{Machine: tc.running}}
 		})
 		computeStatus(s, nil)
 		got := ""
-		if c := vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceMachineTypeReplaced); c != nil {
+		if c := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceMachineTypeReplaced); c != nil {
 			got = fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
 		}
 		if got != tc.want {
 			t.Errorf("%s runs as %s: %q, want %q", tc.spec, tc.running, got, tc.want)
 		}
-		if _, err := vmistatus.Check(vmistatus.Handler, &s.before.Status, &s.vmi.Status); err != nil {
+		if _, err := vmistatus.Check(vmistatus.Handler, &s.Before.Status, &s.VMI.Status); err != nil {
 			t.Error(err)
 		}
 	}
@@ -216,9 +218,9 @@ func TestStopRequested(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := scopeOf()
-			s.vmi.DeletionTimestamp = tc.vmi
-			if s.pod.DeletionTimestamp = tc.pod; tc.pod != nil {
-				s.pod.DeletionGracePeriodSeconds = &sixty
+			s.VMI.DeletionTimestamp = tc.vmi
+			if s.Pod.DeletionTimestamp = tc.pod; tc.pod != nil {
+				s.Pod.DeletionGracePeriodSeconds = &sixty
 			}
 			got, ok := s.stopRequested()
 			if ok != !tc.want.IsZero() || !got.Equal(tc.want) {

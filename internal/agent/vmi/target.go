@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/outcome"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -39,7 +40,7 @@ func (m *received) forget(r *Reconciler, pod types.UID) { r.Targets.Forget(pod, 
 // migrateTarget carries out what package protocol decides for the target of a migration, and reports the guest's state there.
 func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
 	m := vmi.Status.MigrationState
-	if s.incoming == nil && m.TargetNodeDomainReadyTimestamp != nil {
+	if s.Incoming == nil && m.TargetNodeDomainReadyTimestamp != nil {
 		// The migration has succeeded; from now on the guest may be paused for other reasons. An earlier process may have stopped between
 		// taking ownership and this, and earlier versions did not report the migration's end.
 		if !s.cache.received.finished {
@@ -59,8 +60,8 @@ func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.Virtua
 		return err
 	}
 	switch {
-	case s.incoming == nil:
-		return readDomain(ctx, s, s.connection)
+	case s.Incoming == nil:
+		return s.ReadDomain(ctx, s.connection)
 	case state != protocol.TargetAbsent:
 		return &outcome.Wait{Reason: "the guest to be transferred"}
 	default:
@@ -96,12 +97,12 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 					return state, fmt.Errorf("take ownership of the guest: %w", err)
 				}
 				// This node owns the guest now. The VMI moves to the node's cache, which triggers another reconciliation.
-				record.Owner, s.incoming = protocol.Target, owned
+				record.Owner, s.Incoming = protocol.Target, owned
 			case protocol.Destroy:
-				if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
-					return state, fromConnection(err)
+				if err := s.connection.Destroy(ctx, s.DomainName()); err != nil {
+					return state, phase.FromConnection(err)
 				}
-				r.Targets.Forget(s.pod.UID, uid)
+				r.Targets.Forget(s.Pod.UID, uid)
 				return protocol.TargetAbsent, &outcome.Wait{Reason: "the launcher Pod to be deleted"}
 			}
 		}
@@ -117,16 +118,16 @@ func (r *Reconciler) runTarget(ctx context.Context, s *scope, vmi *v1.VirtualMac
 	if isStopped(&vmi.Status) || pausedFor(&vmi.Status, v1.PausedByUserReason) != nil {
 		return nil
 	}
-	if err := s.connection.ResumeTarget(ctx, s.domainName()); err != nil {
-		return fromConnection(err)
+	if err := s.connection.ResumeTarget(ctx, s.DomainName()); err != nil {
+		return phase.FromConnection(err)
 	}
 	return nil
 }
 
 func (r *Reconciler) targetState(ctx context.Context, s *scope) (protocol.TargetDomain, error) {
-	state, err := s.connection.TargetState(ctx, s.domainName())
+	state, err := s.connection.TargetState(ctx, s.DomainName())
 	if err != nil {
-		return state, fromConnection(err)
+		return state, phase.FromConnection(err)
 	}
 	return state, nil
 }
@@ -148,7 +149,7 @@ func (r *Reconciler) reportTarget(ctx context.Context, s *scope, state protocol.
 // finishTarget removes what the migration needed.
 func (r *Reconciler) finishTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) {
 	s.cache.received.finished = true
-	r.Targets.Forget(s.pod.UID, vmi.Status.MigrationState.MigrationUID)
+	r.Targets.Forget(s.Pod.UID, vmi.Status.MigrationState.MigrationUID)
 	r.removeCertificates(ctx, s)
 }
 
@@ -161,14 +162,14 @@ func (r *Reconciler) removeCertificates(ctx context.Context, s *scope) {
 
 // prepareTarget builds the domain that would be started here, and publishes that this agent is ready to receive the guest.
 func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
-	if s.incoming == nil {
+	if s.Incoming == nil {
 		return nil
 	}
-	state := s.incoming.Status.MigrationState
+	state := s.Incoming.Status.MigrationState
 	if vmistatus.HasEnded(state) {
 		return &outcome.Wait{Reason: "the launcher Pod to be deleted"}
 	}
-	address, err := streamAddress(s.pod, state)
+	address, err := streamAddress(s.Pod, state)
 	if err != nil {
 		return err
 	}
@@ -179,16 +180,16 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	if err := r.plugOnTarget(ctx, s); err != nil {
 		return err
 	}
-	definition, err := r.build(ctx, s, s.connection, s.incoming)
+	definition, err := r.build(ctx, s, s.connection, s.Incoming)
 	if err != nil {
-		return r.attempted(s, actStart, reasonSynchronizing, err)
+		return s.Attempted(actStart, phase.ReasonSynchronizing, err)
 	}
 	text, err := definition.Marshal()
 	if err != nil {
 		return fmt.Errorf("write the domain's XML: %w", err)
 	}
 	r.Targets.Put(state.MigrationUID, peer.Target{
-		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: address, Domain: text, Digests: podspec.ImageDigests(s.pod),
+		Pod: hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, Address: address, Domain: text, Digests: podspec.ImageDigests(s.Pod),
 		Plain: migration.IsPlain(state.VMIMConfigurationOptions),
 	})
 	s.cache.received.migration = state.MigrationUID
@@ -196,9 +197,9 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 		return err
 	}
 	if !published {
-		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), fmt.Sprintf("Migration Target is listening at %s, on ports: %d,%d",
+		s.Event(corev1.EventTypeNormal, v1.PreparingTarget.String(), fmt.Sprintf("Migration Target is listening at %s, on ports: %d,%d",
 			r.Address, hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort))
-		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
+		s.Event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
 	}
 	return &outcome.Wait{Reason: "the guest to be sent"}
 }
@@ -234,11 +235,11 @@ func (r *Reconciler) publishTarget(ctx context.Context, s *scope) error {
 // record a failure: only it is certain that the guest is still at the source. An error that is not terminal is retried.
 func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, phaseErr error) error {
 	var terminal *outcome.Terminal
-	if s.incoming == nil || !errors.As(phaseErr, &terminal) || vmistatus.HasEnded(s.incoming.Status.MigrationState) {
+	if s.Incoming == nil || !errors.As(phaseErr, &terminal) || vmistatus.HasEnded(s.Incoming.Status.MigrationState) {
 		return phaseErr
 	}
-	r.Targets.Put(s.incoming.Status.MigrationState.MigrationUID, peer.Target{
-		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Refusal: hypervisor.CleanLine(terminal.Error(), maxMessage),
+	r.Targets.Put(s.Incoming.Status.MigrationState.MigrationUID, peer.Target{
+		Pod: hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, Refusal: hypervisor.CleanLine(terminal.Error(), phase.MaxMessage),
 	})
 	return errors.Join(phaseErr, r.publishTarget(ctx, s))
 }

@@ -6,11 +6,7 @@ package vmi
 import (
 	"math"
 
-	"libvirt.org/go/libvirtxml"
-
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -18,35 +14,35 @@ import (
 // assigned the VMI.
 func setVolumes(s *scope) {
 	before := map[string]v1.VolumeStatus{}
-	for _, v := range s.vmi.Status.VolumeStatus {
+	for _, v := range s.VMI.Status.VolumeStatus {
 		before[v.Name] = v
 	}
-	list := make([]v1.VolumeStatus, 0, len(s.vmi.Spec.Volumes)+1)
-	if state, found := stateClaim(s.vmi); found {
+	list := make([]v1.VolumeStatus, 0, len(s.VMI.Spec.Volumes)+1)
+	if state, found := stateClaim(s.VMI); found {
 		list = append(list, state)
 	}
-	for i := range s.vmi.Status.VolumeStatus {
+	for i := range s.VMI.Status.VolumeStatus {
 		// virt-controller adds hotplugged volumes, and removes them once the launcher Pod does not have them.
-		if v := &s.vmi.Status.VolumeStatus[i]; vmistatus.IsHotplugged(v) {
+		if v := &s.VMI.Status.VolumeStatus[i]; vmistatus.IsHotplugged(v) {
 			if isAttaching(v) {
 				list = append(list, *v) // The guest may have it already, see mountEarly.
 				continue
 			}
-			v.Target = diskTarget(s.domain.XML, domain.DiskAlias(v.Name))
+			v.Target = s.DiskTarget(v.Name)
 			if size := s.cache.sizes.of(v.Target); size > 0 && size <= math.MaxInt64 {
 				v.Size = int64(size)
 			}
 			list = append(list, *v)
 		}
 	}
-	for i := range s.vmi.Spec.Volumes {
-		if isHotplugged(s.vmi, s.pod, &s.vmi.Spec.Volumes[i]) {
+	for i := range s.VMI.Spec.Volumes {
+		if isHotplugged(s.VMI, s.Pod, &s.VMI.Spec.Volumes[i]) {
 			continue
 		}
-		name := s.vmi.Spec.Volumes[i].Name
+		name := s.VMI.Spec.Volumes[i].Name
 		status := before[name]
 		status.Name = name
-		if target := diskTarget(s.domain.XML, domain.DiskAlias(name)); target != "" {
+		if target := s.DiskTarget(name); target != "" {
 			status.Target = target
 		}
 		switch size := s.cache.sizes.of(status.Target); {
@@ -58,7 +54,7 @@ func setVolumes(s *scope) {
 		list = append(list, status)
 	}
 	vmistatus.SortVolumes(list)
-	s.vmi.Status.VolumeStatus = list
+	s.VMI.Status.VolumeStatus = list
 }
 
 // stateClaim returns what virt-controller wrote about the claim with the VM's persistent state, which is not a volume of the
@@ -78,11 +74,4 @@ func stateClaim(vmi *v1.VirtualMachineInstance) (v1.VolumeStatus, bool) {
 		}
 	}
 	return v1.VolumeStatus{}, false
-}
-
-func diskTarget(d *libvirtxml.Domain, alias string) string {
-	if disk := domain.FindDisk(d, alias); disk != nil && disk.Target != nil {
-		return hypervisor.Clean(disk.Target.Dev)
-	}
-	return ""
 }

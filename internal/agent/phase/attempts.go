@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package phase
 
 import (
 	"errors"
@@ -20,11 +20,9 @@ import (
 // of libvirt, which trigger reconciliations: without a delay, a domain that cannot start would be started without a pause.
 const firstAttemptDelay, maxAttemptDelay = time.Second, 5 * time.Minute
 
-// actStart is all that leads to the start of a guest, or to the state in which a Pod can receive one.
-const actStart = "start"
-
-// attempts are the acts of a Pod that have failed, by their name, as long as neither the VMI's spec nor the Pod changes.
-type attempts struct {
+// Acts are the acts of a Pod that have failed, by their name, as long as neither the VMI's spec nor the Pod changes. The zero value has
+// none.
+type Acts struct {
 	generation int64
 	pod        *corev1.Pod
 	failed     map[string]*failedAct
@@ -40,13 +38,13 @@ type failedAct struct {
 }
 
 // failedActs returns the acts that have failed with the current spec and Pod.
-func (s *scope) failedActs() map[string]*failedAct {
-	known, generation := &s.cache.attempts, int64(0)
-	if vmi := s.knownVMI(); vmi != nil {
+func (s *Scope) failedActs() map[string]*failedAct {
+	known, generation := s.Acts, int64(0)
+	if vmi := s.KnownVMI(); vmi != nil {
 		generation = vmi.Generation
 	}
-	if known.pod == nil || known.generation != generation || !isSameForActs(known.pod, s.pod) {
-		*known = attempts{generation: generation, pod: s.pod, failed: map[string]*failedAct{}}
+	if known.pod == nil || known.generation != generation || !isSameForActs(known.pod, s.Pod) {
+		*known = Acts{generation: generation, pod: s.Pod, failed: map[string]*failedAct{}}
 	}
 	return known.failed
 }
@@ -69,26 +67,34 @@ func isSameForActs(a, b *corev1.Pod) bool {
 		equality.Semantic.DeepEqual(resources(a), resources(b))
 }
 
-// awaitAttempt returns the failure of an act as long as its next attempt is not due, and nil otherwise.
-func (s *scope) awaitAttempt(act string) error {
+// AwaitAttempt returns the failure of an act as long as its next attempt is not due, and nil otherwise.
+func (s *Scope) AwaitAttempt(act string) error {
 	last := s.failedActs()[act]
-	if last == nil || !s.now.Before(last.next) {
+	if last == nil || !s.Now.Before(last.next) {
 		return nil
 	}
 	failure := last.failure
-	failure.After, failure.Verbosity = last.next.Sub(s.now), 4
+	failure.After, failure.Verbosity = last.next.Sub(s.Now), 4
 	return &failure
 }
 
-// attempted notes how an attempt of an act has ended, and returns its error. A failure becomes a Retry with a delay that doubles.
-func (r *Reconciler) attempted(s *scope, act, reason string, err error) error {
+// RequeueForAttempt makes the next reconciliation start when the next attempt of an act is due, if it has failed.
+func (s *Scope) RequeueForAttempt(act string) {
+	if last := s.failedActs()[act]; last != nil {
+		s.RequeueAfter(last.next.Sub(s.Now))
+	}
+}
+
+// Attempted notes how an attempt of an act has ended, and returns its error. A failure becomes a Retry with the reason of its condition and
+// a delay that doubles.
+func (s *Scope) Attempted(act, reason string, err error) error {
 	if err == nil {
 		delete(s.failedActs(), act)
 		return nil
 	}
 	var terminal *outcome.Terminal
 	var retry *outcome.Retry
-	if !isFailure(err) || outcome.IsConflict(err) || isBrokerAway(err) || errors.As(err, &terminal) || errors.As(err, &retry) {
+	if !IsFailure(err) || outcome.IsConflict(err) || isBrokerAway(err) || errors.As(err, &terminal) || errors.As(err, &retry) {
 		return err
 	}
 	last := s.failedActs()[act]
@@ -97,34 +103,15 @@ func (r *Reconciler) attempted(s *scope, act, reason string, err error) error {
 		s.failedActs()[act] = last
 	}
 	delay := last.delays.Step()
-	last.next, last.failure = r.Clock.Now().Add(delay), outcome.Retry{Reason: reason, After: delay, Err: err}
+	last.next, last.failure = s.Clock.Now().Add(delay), outcome.Retry{Reason: reason, After: delay, Err: err}
 	failure := last.failure
 	return &failure
 }
 
-// attempt runs an act, unless it has failed and its next attempt is not due.
-func (r *Reconciler) attempt(s *scope, act, reason string, run func() error) error {
-	if err := s.awaitAttempt(act); err != nil {
+// Attempt runs an act, unless it has failed and its next attempt is not due.
+func (s *Scope) Attempt(act, reason string, run func() error) error {
+	if err := s.AwaitAttempt(act); err != nil {
 		return err
 	}
-	return r.attempted(s, act, reason, run())
-}
-
-// awaitStart returns the failure of the last start of a guest as long as the next one is not due.
-func (s *scope) awaitStart() error {
-	if !s.mayStart() {
-		return nil
-	}
-	return s.awaitAttempt(actStart)
-}
-
-// toStart returns a phase on the way to the start of a guest. A failure of it is one of the start.
-func (r *Reconciler) toStart(s *scope, run func() error) func() error {
-	return func() error {
-		err := run()
-		if err == nil {
-			return nil // Other phases follow.
-		}
-		return r.attempted(s, actStart, reasonSynchronizing, err)
-	}
+	return s.Attempted(act, reason, run())
 }

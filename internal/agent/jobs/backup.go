@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package jobs
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -62,37 +63,37 @@ type diskBackuper interface {
 	diskServer
 }
 
-// backUpDisks takes the next actions for the intent of a backup in the VMI's status. QEMU copies the disks meanwhile.
-func (r *Reconciler) backUpDisks(ctx context.Context, s *scope, guest diskBackuper) error {
+// BackUpDisks takes the next actions for the intent of a backup in the VMI's status. QEMU copies the disks meanwhile.
+func (s *Guest) BackUpDisks(ctx context.Context, guest diskBackuper) error {
 	// Whatever happens here: a pull that has ended is not served any more.
-	defer r.servePull(s, guest)
-	if s.vmi == nil || !s.domain.Active() {
+	defer s.servePull(guest)
+	if s.VMI == nil || !s.Domain.Active() {
 		return nil
 	}
-	b := &backupRun{reconciler: r, scope: s, guest: guest}
-	b.view.Intent, b.view.Record = backup.IntentOf(&s.vmi.Status), s.backupRecord()
+	b := &backupRun{scope: s, guest: guest}
+	b.view.Intent, b.view.Record = backup.IntentOf(&s.VMI.Status), s.backupRecord()
 	if !b.isOpen() {
 		return nil
 	}
-	b.view.Blocked = vmistatus.Migrating(&s.vmi.Status) || !isUtilityMounted(s.vmi, b.view.Intent)
+	b.view.Blocked = vmistatus.Migrating(&s.VMI.Status) || !isUtilityMounted(s.VMI, b.view.Intent)
 	for range maxBackupActions {
 		acted, err := b.act(ctx)
 		if err != nil {
-			s.requeueAfter(backupPoll)
-			return fromConnection(err)
+			s.RequeueAfter(backupPoll)
+			return phase.FromConnection(err)
 		}
 		if !acted {
 			break
 		}
 	}
 	if b.isOpen() {
-		s.requeueAfter(backupPoll)
+		s.RequeueAfter(backupPoll)
 	}
 	return nil
 }
 
-// backupCache is what this process knows about the guest's last backup.
-type backupCache struct {
+// backupState is what this process knows about the guest's last backup.
+type backupState struct {
 	// record is the record that was written last.
 	record backup.Record
 	// imagesUnread is since when it could not be read whether the images of that backup exist, or zero.
@@ -103,10 +104,9 @@ type backupCache struct {
 
 // backupRun is the backup in one reconciliation.
 type backupRun struct {
-	reconciler *Reconciler
-	scope      *scope
-	guest      diskBackuper
-	view       backup.View
+	scope *Guest
+	guest diskBackuper
+	view  backup.View
 }
 
 // isOpen reports whether there is something to do: a backup is wanted or has not ended. After one that failed, a late job may have to be
@@ -118,7 +118,7 @@ func (b *backupRun) isOpen() bool {
 
 // act takes the next action. It returns false if there is none.
 func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
-	name := b.scope.domainName()
+	name := b.scope.DomainName()
 	if err := b.observe(ctx); err != nil {
 		return false, err
 	}
@@ -130,7 +130,7 @@ func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
 		}
 		err := b.write(ctx, next)
 		if err == nil {
-			b.scope.cache.backup.once = next.ID
+			b.scope.state.backup.once = next.ID
 		}
 		return true, err
 	case backup.Write:
@@ -146,9 +146,9 @@ func (b *backupRun) act(ctx context.Context) (acted bool, err error) {
 
 // observe reads the job and, if it has succeeded, whether the images exist.
 func (b *backupRun) observe(ctx context.Context) error {
-	b.view.Now = b.scope.now
+	b.view.Now = b.scope.Now
 	var err error
-	if b.view.Job, err = b.guest.BackupJob(ctx, b.scope.domainName()); err != nil {
+	if b.view.Job, err = b.guest.BackupJob(ctx, b.scope.DomainName()); err != nil {
 		return err
 	}
 	b.view.Images = false
@@ -176,7 +176,7 @@ func (b *backupRun) observe(ctx context.Context) error {
 // observeImages reads whether the images exist. As long as that is not known, the backup has not failed. That is limited, because meanwhile
 // the claim stays attached and the guest does not migrate.
 func (b *backupRun) observeImages(ctx context.Context, files []string) (err error) {
-	unread := &b.scope.cache.backup.imagesUnread
+	unread := &b.scope.state.backup.imagesUnread
 	b.view.Images, err = b.guest.HasImages(ctx, backupPool(b.view.Record.ID), backupDir(b.view.Intent), files)
 	switch {
 	case err == nil:
@@ -185,9 +185,9 @@ func (b *backupRun) observeImages(ctx context.Context, files []string) (err erro
 	case errors.Is(err, hypervisor.ErrUnreachable):
 		return err
 	case unread.IsZero():
-		*unread = b.scope.now
+		*unread = b.scope.Now
 		return err
-	case b.scope.now.Sub(*unread) < maxUnread:
+	case b.scope.Now.Sub(*unread) < maxUnread:
 		return err
 	default:
 		b.view.Job = backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(problemUnread+err.Error(), hypervisor.MaxBackupProblem)}
@@ -197,15 +197,15 @@ func (b *backupRun) observeImages(ctx context.Context, files []string) (err erro
 
 // observeChanges reads which disks are tracked, and since when.
 func (b *backupRun) observeChanges(ctx context.Context) error {
-	b.view.Changes = backup.Changes{Tracked: trackedVolumes(b.scope.domain), Checkpoints: map[string][]string{}}
-	list, err := b.guest.Checkpoints(ctx, b.scope.domainName())
+	b.view.Changes = backup.Changes{Tracked: trackedVolumes(b.scope.Domain), Checkpoints: map[string][]string{}}
+	list, err := b.guest.Checkpoints(ctx, b.scope.DomainName())
 	if err != nil {
 		return err
 	}
 	for _, checkpoint := range list {
 		var volumes []string
 		for _, volume := range b.view.Intent.Volumes {
-			if slices.Contains(checkpoint.Targets, diskTarget(b.scope.domain.XML, domain.DiskAlias(volume))) {
+			if slices.Contains(checkpoint.Targets, b.scope.DiskTarget(volume)) {
 				volumes = append(volumes, volume)
 			}
 		}
@@ -222,13 +222,13 @@ func (b *backupRun) redefine(ctx context.Context, intent *backup.Intent) error {
 	}
 	checkpoint := hypervisor.Checkpoint{Name: intent.Since}
 	for _, volume := range intent.Volumes {
-		target := diskTarget(b.scope.domain.XML, domain.DiskAlias(volume))
+		target := b.scope.DiskTarget(volume)
 		if target == "" || !slices.Contains(b.view.Changes.Tracked, volume) {
 			return nil
 		}
 		checkpoint.Targets = append(checkpoint.Targets, target)
 	}
-	err := b.guest.RedefineCheckpoint(ctx, b.scope.domainName(), checkpoint)
+	err := b.guest.RedefineCheckpoint(ctx, b.scope.DomainName(), checkpoint)
 	switch {
 	case err == nil:
 		return b.observeChanges(ctx)
@@ -242,10 +242,10 @@ func (b *backupRun) redefine(ctx context.Context, intent *backup.Intent) error {
 
 func (b *backupRun) write(ctx context.Context, record backup.Record) error {
 	s := b.scope
-	if err := b.guest.RecordBackup(ctx, s.domainName(), record); err != nil {
+	if err := b.guest.RecordBackup(ctx, s.DomainName(), record); err != nil {
 		return err
 	}
-	b.view.Record, b.view.Problem, s.cache.backup.record, s.cache.backup.imagesUnread = record, "", record, time.Time{}
+	b.view.Record, b.view.Problem, s.state.backup.record, s.state.backup.imagesUnread = record, "", record, time.Time{}
 	if record.Ended() {
 		if err := b.guest.ForgetPool(ctx, backupPool(record.ID)); err != nil {
 			log.FromContext(ctx).Error(err, "Cannot end the pool of a backup, which is harmless", "backup", record.ID)
@@ -281,10 +281,10 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 		if record.Pull {
 			request.Socket = backupSocket(record.ID)
 		}
-		err = b.guest.BeginBackup(ctx, b.scope.domainName(), request)
+		err = b.guest.BeginBackup(ctx, b.scope.DomainName(), request)
 	}
 	if err != nil {
-		b.view.Only = b.scope.cache.backup.once == record.ID
+		b.view.Only = b.scope.state.backup.once == record.ID
 		return b.refused(err)
 	}
 	record.Stage = backup.Running
@@ -294,7 +294,7 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 // refused notes why libvirt refuses to begin. It returns the error if the guest cannot be reached: then libvirt may begin nevertheless.
 func (b *backupRun) refused(err error) error {
 	if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, hypervisor.ErrNoDomain) {
-		b.scope.cache.backup.once = ""
+		b.scope.state.backup.once = ""
 		return err
 	}
 	b.view.Problem = hypervisor.CleanLine(err.Error(), hypervisor.MaxBackupProblem)
@@ -313,7 +313,7 @@ func (b *backupRun) deleteObsolete(ctx context.Context, record backup.Record) er
 	var failed []string
 	var reason error
 	for _, name := range b.view.Intent.Obsolete(record, b.view.Changes) {
-		err := b.guest.DeleteCheckpoint(ctx, b.scope.domainName(), name)
+		err := b.guest.DeleteCheckpoint(ctx, b.scope.DomainName(), name)
 		if errors.Is(err, hypervisor.ErrUnreachable) {
 			return err
 		}
@@ -331,7 +331,7 @@ func (b *backupRun) deleteObsolete(ctx context.Context, record backup.Record) er
 func (b *backupRun) images() (images []hypervisor.BackupImage, problem string) {
 	intent := b.view.Intent
 	for _, volume := range intent.Volumes {
-		target := diskTarget(b.scope.domain.XML, domain.DiskAlias(volume))
+		target := b.scope.DiskTarget(volume)
 		if target == "" {
 			return nil, fmt.Sprintf("the guest has no disk of the volume %s", volume)
 		}
@@ -371,9 +371,9 @@ func trackedVolumes(d *hypervisor.Domain) []string {
 	return slices.Compact(names)
 }
 
-// setTracked copies the volumes whose changed blocks are tracked to the status.
-func setTracked(s *scope) {
-	s.vmi.Status.TrackedVolumes = trackedVolumes(s.domain)
+// SetTracked copies the volumes whose changed blocks are tracked to the status.
+func (s *Guest) SetTracked() {
+	s.VMI.Status.TrackedVolumes = trackedVolumes(s.Domain)
 }
 
 // isUtilityMounted reports whether the volume for the images is in the launcher Pod.
@@ -383,21 +383,21 @@ func isUtilityMounted(vmi *v1.VirtualMachineInstance, intent *backup.Intent) boo
 	})
 }
 
-// backsUpTo reports whether a backup to a volume is requested, or runs.
-func (s *scope) backsUpTo(volume string) bool {
-	intent, record := backup.IntentOf(&s.vmi.Status), s.backupRecord()
-	return s.domain.Active() && intent != nil && intent.UtilityVolume == volume && (intent.ID != record.ID || !record.Ended())
+// BacksUpTo reports whether a backup to a volume is requested, or runs.
+func (s *Guest) BacksUpTo(volume string) bool {
+	intent, record := backup.IntentOf(&s.VMI.Status), s.backupRecord()
+	return s.Domain.Active() && intent != nil && intent.UtilityVolume == volume && (intent.ID != record.ID || !record.Ended())
 }
 
 // backupRecord returns the record of the last backup. What this process has written last does not depend on what the launcher kept.
-func (s *scope) backupRecord() backup.Record {
-	if s.cache.backup.record.ID != "" {
-		return s.cache.backup.record
+func (s *Guest) backupRecord() backup.Record {
+	if s.state.backup.record.ID != "" {
+		return s.state.backup.record
 	}
-	if noted, err := s.domain.DiskBackup(); err == nil && noted != nil {
+	if noted, err := s.Domain.DiskBackup(); err == nil && noted != nil {
 		return *noted
 	}
-	record := backup.RecordOf(&s.vmi.Status)
+	record := backup.RecordOf(&s.VMI.Status)
 	if !record.Ended() {
 		// The launcher has removed or damaged the record. Only its job can still say how the backup ends.
 		record.Stage = backup.Running
@@ -407,8 +407,8 @@ func (s *scope) backupRecord() backup.Record {
 
 // setDiskBackup copies the record of the last backup to the status. It never removes it: without a record, the guest might be backed up
 // again for the same intent.
-func setDiskBackup(s *scope) {
-	if record := s.backupRecord(); s.domain.Active() && record.ID != "" {
-		s.vmi.Status.DiskBackupRecord = record.Status()
+func (s *Guest) setDiskBackup() {
+	if record := s.backupRecord(); s.Domain.Active() && record.ID != "" {
+		s.VMI.Status.DiskBackupRecord = record.Status()
 	}
 }

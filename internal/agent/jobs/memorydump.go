@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package jobs
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -47,21 +48,21 @@ type memoryDumper interface {
 	MemoryDump(ctx context.Context, domain, dir, file string) (hypervisor.DumpState, error)
 }
 
-// dumpMemory writes the guest's memory to each utility volume for that, once. The status has the file's name before libvirt is requested to
+// DumpMemory writes the guest's memory to each utility volume for that, once. The status has the file's name before libvirt is requested to
 // write it. So the request is never repeated, and an agent that was restarted finds out how it ended: nothing but libvirt writes the file,
-// and libvirt removes it after an error.
-func (r *Reconciler) dumpMemory(ctx context.Context, s *scope, guest memoryDumper) error {
-	if s.vmi == nil || !s.assigned || !s.domain.Active() || vmistatus.Migrating(&s.vmi.Status) {
+// and libvirt removes it after an error. mounted reports whether a volume is in the launcher Pod.
+func (s *Guest) DumpMemory(ctx context.Context, guest memoryDumper, mounted func(volume string) bool) error {
+	if s.VMI == nil || !s.Assigned || !s.Domain.Active() || vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
-	for i := range s.vmi.Status.VolumeStatus {
-		v := &s.vmi.Status.VolumeStatus[i]
+	for i := range s.VMI.Status.VolumeStatus {
+		v := &s.VMI.Status.VolumeStatus[i]
 		switch {
 		case !vmistatus.IsHotplugged(v):
-		case v.Phase == v1.HotplugVolumeMounted && isForDump(s.vmi, v) && vmistatus.IsWanted(s.vmi, v) && s.plugging(v.Name).mounted != "":
+		case v.Phase == v1.HotplugVolumeMounted && isForDump(s.VMI, v) && vmistatus.IsWanted(s.VMI, v) && mounted(v.Name):
 			s.announceDump(v)
 		case v.Phase == v1.MemoryDumpVolumeInProgress && v.MemoryDumpVolume != nil:
-			if err := r.followDump(ctx, s, guest, v); err != nil {
+			if err := s.followDump(ctx, guest, v); err != nil {
 				return err
 			}
 		}
@@ -74,9 +75,9 @@ func isForDump(vmi *v1.VirtualMachineInstance, v *v1.VolumeStatus) bool {
 	return u != nil && ptr.Deref(u.Type, "") == v1.MemoryDump && v.PersistentVolumeClaimInfo != nil
 }
 
-// dumpWaits reports whether a backup has to end before the memory is dumped to a volume: libvirt has one job at a time.
-func (s *scope) dumpWaits(v *v1.VolumeStatus) bool {
-	return isForDump(s.vmi, v) && backup.InProgress(&s.vmi.Status)
+// DumpWaits reports whether a backup has to end before the memory is dumped to a volume: libvirt has one job at a time.
+func (s *Guest) DumpWaits(v *v1.VolumeStatus) bool {
+	return isForDump(s.VMI, v) && backup.InProgress(&s.VMI.Status)
 }
 
 // memoryDump is a memory dump that this process has announced and not begun.
@@ -86,35 +87,35 @@ type memoryDump struct {
 }
 
 // announceDump puts the name of the file into the status, unless a backup has to end first.
-func (s *scope) announceDump(v *v1.VolumeStatus) {
-	if s.dumpWaits(v) {
-		s.requeueAfter(backupPoll)
+func (s *Guest) announceDump(v *v1.VolumeStatus) {
+	if s.DumpWaits(v) {
+		s.RequeueAfter(backupPoll)
 		return
 	}
-	claim, now := v.PersistentVolumeClaimInfo.ClaimName, s.now.Truncate(time.Second)
-	s.cache.dump.file = fmt.Sprintf("%s-%s-%s%s", s.vmi.Name, claim, now.UTC().Format(dumpTime), hypervisor.DumpSuffix)
+	claim, now := v.PersistentVolumeClaimInfo.ClaimName, s.Now.Truncate(time.Second)
+	s.state.dump.file = fmt.Sprintf("%s-%s-%s%s", s.VMI.Name, claim, now.UTC().Format(dumpTime), hypervisor.DumpSuffix)
 	v.Phase, v.Reason = v1.MemoryDumpVolumeInProgress, ReasonDumpInProgress
 	v.Message = fmt.Sprintf("Memory dump Volume %s is attached, getting memory dump", v.Name)
-	v.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: claim, TargetFileName: s.cache.dump.file, StartTimestamp: ptr.To(metav1.NewTime(now))}
-	s.requeueAfter(dumpPoll)
+	v.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: claim, TargetFileName: s.state.dump.file, StartTimestamp: ptr.To(metav1.NewTime(now))}
+	s.RequeueAfter(dumpPoll)
 }
 
 // followDump begins a dump that this process has announced, and reports how one has ended. The other phases wait until then.
-func (r *Reconciler) followDump(ctx context.Context, s *scope, guest memoryDumper, v *v1.VolumeStatus) error {
+func (s *Guest) followDump(ctx context.Context, guest memoryDumper, v *v1.VolumeStatus) error {
 	dir, file := launcherpod.UtilityVolumeDir(v.Name), v.MemoryDumpVolume.TargetFileName
-	if s.cache.dump.file == file {
-		s.cache.dump.file = ""
-		if err := guest.BeginMemoryDump(ctx, s.domainName(), dir, file); err != nil {
+	if s.state.dump.file == file {
+		s.state.dump.file = ""
+		if err := guest.BeginMemoryDump(ctx, s.DomainName(), dir, file); err != nil {
 			if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, hypervisor.ErrNoDomain) {
-				return fromConnection(err)
+				return phase.FromConnection(err)
 			}
-			return s.endDump(v, hypervisor.CleanLine(err.Error(), maxMessage))
+			return s.endDump(v, hypervisor.CleanLine(err.Error(), phase.MaxMessage))
 		}
 	}
-	state, err := guest.MemoryDump(ctx, s.domainName(), dir, file)
+	state, err := guest.MemoryDump(ctx, s.DomainName(), dir, file)
 	switch {
 	case err != nil:
-		return fromConnection(err)
+		return phase.FromConnection(err)
 	case state == hypervisor.DumpActive:
 		return &outcome.Requeue{After: dumpPoll}
 	case state == hypervisor.DumpDone:
@@ -126,8 +127,8 @@ func (r *Reconciler) followDump(ctx context.Context, s *scope, guest memoryDumpe
 
 // endDump reports how a dump has ended: with success if there is no problem. It ends the reconciliation, so that this
 // is written before a later phase can unmount the volume.
-func (s *scope) endDump(v *v1.VolumeStatus, problem string) error {
-	v.MemoryDumpVolume.EndTimestamp = ptr.To(metav1.NewTime(s.now.Truncate(time.Second)))
+func (s *Guest) endDump(v *v1.VolumeStatus, problem string) error {
+	v.MemoryDumpVolume.EndTimestamp = ptr.To(metav1.NewTime(s.Now.Truncate(time.Second)))
 	if problem == "" {
 		v.Phase, v.Reason = v1.MemoryDumpVolumeCompleted, ReasonDumpCompleted
 		v.Message = fmt.Sprintf("Memory dump Volume %s has completed successfully", v.Name)

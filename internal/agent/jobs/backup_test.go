@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package jobs
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 )
 
@@ -43,14 +44,14 @@ func TestBackupHasNotFailedWhileItIsUnknownWhetherItsImagesExist(t *testing.T) {
 		"for ever": {time.Hour, backup.Failed, errRead.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := scopeOf()
-			start := s.now
+			s := (&Jobs{}).Of(&phase.Scope{Now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}, &State{})
+			start := s.Now
 			run := &backupRun{scope: s}
 			run.view.Intent = &backup.Intent{ID: "a", Volumes: []string{"root"}}
 			run.view.Record = backup.Record{ID: "a", Stage: backup.Running}
-			for ; !run.view.Record.Ended(); s.now = s.now.Add(30 * time.Second) {
+			for ; !run.view.Record.Ended(); s.Now = s.Now.Add(30 * time.Second) {
 				run.guest = copied{}
-				if s.now.Sub(start) < tc.until {
+				if s.Now.Sub(start) < tc.until {
 					run.guest = copied{err: errRead}
 				}
 				acted, err := run.act(t.Context())
@@ -61,8 +62,8 @@ func TestBackupHasNotFailedWhileItIsUnknownWhetherItsImagesExist(t *testing.T) {
 			if got := run.view.Record; got.Stage != tc.stage || !strings.Contains(got.Problem, tc.problem) {
 				t.Errorf("the record is %+v", got)
 			}
-			if tc.stage == backup.Failed && s.now.Sub(start) < maxUnread {
-				t.Errorf("it failed after %s", s.now.Sub(start))
+			if tc.stage == backup.Failed && s.Now.Sub(start) < maxUnread {
+				t.Errorf("it failed after %s", s.Now.Sub(start))
 			}
 		})
 	}

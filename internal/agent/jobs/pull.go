@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package jobs
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/pull"
 	"github.com/vireo-project/vireo/internal/decide/backup"
-	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -73,7 +72,7 @@ func (b *backupRun) refuseScratch(ctx context.Context) (problem string, err erro
 // scratch returns the room for the scratch files.
 func (b *backupRun) scratch(ctx context.Context) (*backup.Scratch, error) {
 	intent, s := b.view.Intent, b.scope
-	sizes, err := b.guest.DiskSizes(ctx, s.domainName())
+	sizes, err := b.guest.DiskSizes(ctx, s.DomainName())
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +81,11 @@ func (b *backupRun) scratch(ctx context.Context) (*backup.Scratch, error) {
 		return nil, err
 	}
 	scratch := &backup.Scratch{Capacity: found.Capacity, Available: found.Available}
-	if target := vmistatus.FindUtility(&s.vmi.Spec, intent.UtilityVolume); target != nil {
+	if target := vmistatus.FindUtility(&s.VMI.Spec, intent.UtilityVolume); target != nil {
 		scratch.Claim = target.ClaimName
 	}
 	for _, volume := range intent.Volumes {
-		bytes, known := sizes[diskTarget(s.domain.XML, domain.DiskAlias(volume))]
+		bytes, known := sizes[s.DiskTarget(volume)]
 		if !known {
 			return nil, fmt.Errorf("libvirt does not report the size of the disk of volume %s", volume)
 		}
@@ -100,19 +99,19 @@ func (b *backupRun) scratch(ctx context.Context) (*backup.Scratch, error) {
 }
 
 // servePull connects the guest's QEMU to the exporter while a pull is served and has one, and to nothing otherwise.
-func (r *Reconciler) servePull(s *scope, guest diskServer) {
-	if s.pod == nil {
+func (s *Guest) servePull(guest diskServer) {
+	if s.Pod == nil {
 		return
 	}
-	if s.vmi != nil && s.domain.Active() {
-		intent, record := backup.IntentOf(&s.vmi.Status), s.backupRecord()
+	if s.VMI != nil && s.Domain.Active() {
+		intent, record := backup.IntentOf(&s.VMI.Status), s.backupRecord()
 		if intent != nil && record.Serves(intent) {
-			r.pulls.Serve(s.pod.UID, pull.Pull{
+			s.jobs.pulls.Serve(s.Pod.UID, pull.Pull{
 				ID: record.ID, Exporter: intent.Exporter,
 				Open: func(ctx context.Context) (net.Conn, error) { return guest.OpenPull(ctx, record.ID) },
 			})
 			return
 		}
 	}
-	r.pulls.End(s.pod.UID)
+	s.jobs.pulls.End(s.Pod.UID)
 }

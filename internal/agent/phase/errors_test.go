@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package phase
 
 import (
 	"errors"
@@ -20,17 +20,17 @@ func TestBrokerIsRetried(t *testing.T) {
 		"a verb":              gone,
 		"another program":     fmt.Errorf("set: %w", &brokerapi.Error{Code: brokerapi.CodeUnreachable, Message: "virt-broker's other program"}),
 		"a busy one":          fmt.Errorf("set: %w", &brokerapi.Error{Code: brokerapi.CodeBusy, Message: "virt-broker is busy"}),
-		"a second connection": fromConnection(fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)),
+		"a second connection": FromConnection(fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)),
 	} {
 		var retry *outcome.Retry
-		if got := fromBroker(err); !errors.As(got, &retry) || retry.After != brokerRetry || !isFailure(got) || !strings.Contains(got.Error(), "virt-broker") {
+		if got := FromBroker(err); !errors.As(got, &retry) || retry.After != brokerRetry || !IsFailure(got) || !strings.Contains(got.Error(), "virt-broker") {
 			t.Errorf("%s: got %#v", name, got)
 		}
 	}
 	// The connection is made again by itself, and its loss is reported as before.
-	lost := &unreachable{err: fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)}
+	lost := &UnreachableError{Err: fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)}
 	for name, err := range map[string]error{"no connection": lost, "another error": errors.New("other"), "a wait": &outcome.Wait{Reason: "it"}} {
-		if got := fromBroker(err); got != err { //nolint:errorlint // the same error
+		if got := FromBroker(err); got != err { //nolint:errorlint // the same error
 			t.Errorf("%s: got %#v", name, got)
 		}
 	}

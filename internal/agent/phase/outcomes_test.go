@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package phase
 
 import (
 	"errors"
@@ -30,12 +30,12 @@ func outcomeCases() []outcomeCase {
 	return []outcomeCase{
 		{name: "nothing"},
 		{name: "a wait", err: &outcome.Wait{Reason: "a volume"}},
-		{name: "a wait for the connection", err: fromConnection(fmt.Errorf("read: %w", hypervisor.ErrUnreachable))},
+		{name: "a wait for the connection", err: FromConnection(fmt.Errorf("read: %w", hypervisor.ErrUnreachable))},
 		{name: "a requeue", err: &outcome.Requeue{After: 3 * time.Second}},
-		{name: "a conflict", err: fmt.Errorf("write: %w", conflict), reason: reasonSynchronizing},
+		{name: "a conflict", err: fmt.Errorf("write: %w", conflict), reason: ReasonSynchronizing},
 		{name: "a terminal error", err: &outcome.Terminal{Reason: "Bad", Err: errors.New("no room")}, reason: "Bad"},
 		{name: "a retry", err: &outcome.Retry{Reason: "Later", After: time.Second, Err: errors.New("refused")}, reason: "Later"},
-		{name: "another error", err: fmt.Errorf("%w: %w", errors.New("set"), errors.New("broken")), reason: reasonSynchronizing},
+		{name: "another error", err: fmt.Errorf("%w: %w", errors.New("set"), errors.New("broken")), reason: ReasonSynchronizing},
 	}
 }
 
@@ -52,11 +52,11 @@ func TestConditionOfEachPairOfOutcomes(t *testing.T) {
 
 func checkCondition(t *testing.T, joined error, a, b outcomeCase) {
 	t.Helper()
-	if isFailure(joined) != (a.reason+b.reason != "") {
-		t.Errorf("it is a failure: %t", isFailure(joined))
+	if IsFailure(joined) != (a.reason+b.reason != "") {
+		t.Errorf("it is a failure: %t", IsFailure(joined))
 	}
-	reason, message := describeFailures(failures(joined))
-	want := reasonSynchronizing
+	reason, message := DescribeFailures(Failures(joined))
+	want := ReasonSynchronizing
 	for _, preferred := range []string{"Later", "Bad"} {
 		if a.reason == preferred || b.reason == preferred {
 			want = preferred
