@@ -271,3 +271,16 @@ func (f *free) place(disk libvirtxml.DomainDisk) libvirtxml.DomainDisk {
 	}
 	return disk
 }
+
+// FindInterface returns the interface of a domain with an alias, or nil.
+func FindInterface(d *libvirtxml.Domain, alias string) *libvirtxml.DomainInterface {
+	if d.Devices == nil {
+		return nil
+	}
+	for i := range d.Devices.Interfaces {
+		if a := d.Devices.Interfaces[i].Alias; a != nil && a.Name == alias {
+			return &d.Devices.Interfaces[i]
+		}
+	}
+	return nil
+}

@@ -27,8 +27,9 @@ import (
 const (
 	// backupPoll is the time between two reads of a job's state. No event is registered that reports its end.
 	backupPoll = 5 * time.Second
-	// maxBackupActions is how many actions a reconciliation may take, so that a launcher whose responses make no sense is not called for ever.
-	// It takes five to abort the job of one backup, to record that, and to request and begin the next one and record how it ended.
+	// maxBackupActions is how many actions a reconciliation may take, so that a launcher whose responses make no sense
+	// is not called for ever. It takes five to abort the job of one backup, to record that, and to request and begin
+	// the next one and record how it ended.
 	maxBackupActions = 6
 	// maxUnread is for how long it is tried to read whether the images exist.
 	maxUnread = 3 * time.Minute
@@ -46,11 +47,13 @@ type diskBackuper interface {
 	BackupJob(ctx context.Context, domain string) (backup.Job, error)
 	// DiscardJobResult makes libvirt forget the result of the last job.
 	DiscardJobResult(ctx context.Context, domain string) error
-	// BeginBackup creates a directory as a pool and begins to copy disks to images in it, or to serve them. It fails if an image exists.
+	// BeginBackup creates a directory as a pool and begins to copy disks to images in it, or to serve them. It fails if
+	// an image exists.
 	BeginBackup(ctx context.Context, domain string, request hypervisor.BackupRequest) error
 	// Checkpoints returns the checkpoints of a running domain, with the targets of their disks.
 	Checkpoints(ctx context.Context, domain string) ([]hypervisor.Checkpoint, error)
-	// RedefineCheckpoint makes libvirt know a checkpoint that only QEMU knows. It fails if QEMU does not know it either.
+	// RedefineCheckpoint makes libvirt know a checkpoint that only QEMU knows. It fails if QEMU does not know it
+	// either.
 	RedefineCheckpoint(ctx context.Context, domain string, checkpoint hypervisor.Checkpoint) error
 	// DeleteCheckpoint deletes a checkpoint. It does nothing if there is none.
 	DeleteCheckpoint(ctx context.Context, domain, name string) error
@@ -109,8 +112,8 @@ type backupRun struct {
 	view  backup.View
 }
 
-// isOpen reports whether there is something to do: a backup is wanted or has not ended. After one that failed, a late job may have to be
-// aborted until virt-controller removes the intent.
+// isOpen reports whether there is something to do: a backup is wanted or has not ended. After one that failed, a late
+// job may have to be aborted until virt-controller removes the intent.
 func (b *backupRun) isOpen() bool {
 	intent, record := b.view.Intent, b.view.Record
 	return !record.Ended() || intent != nil && (intent.ID != record.ID || record.Stage != backup.Succeeded)
@@ -173,8 +176,8 @@ func (b *backupRun) observe(ctx context.Context) error {
 	return b.observeImages(ctx, files)
 }
 
-// observeImages reads whether the images exist. As long as that is not known, the backup has not failed. That is limited, because meanwhile
-// the claim stays attached and the guest does not migrate.
+// observeImages reads whether the images exist. As long as that is not known, the backup has not failed. That is
+// limited, because meanwhile the claim stays attached and the guest does not migrate.
 func (b *backupRun) observeImages(ctx context.Context, files []string) (err error) {
 	unread := &b.scope.state.backup.imagesUnread
 	b.view.Images, err = b.guest.HasImages(ctx, backupPool(b.view.Record.ID), backupDir(b.view.Intent), files)
@@ -214,8 +217,8 @@ func (b *backupRun) observeChanges(ctx context.Context) error {
 	return nil
 }
 
-// redefine makes libvirt know the checkpoint that a backup starts from, if only QEMU knows it, as after a migration. QEMU only has a bitmap
-// of that name if it has tracked the changes since that checkpoint.
+// redefine makes libvirt know the checkpoint that a backup starts from, if only QEMU knows it, as after a migration.
+// QEMU only has a bitmap of that name if it has tracked the changes since that checkpoint.
 func (b *backupRun) redefine(ctx context.Context, intent *backup.Intent) error {
 	if _, known := b.view.Changes.Checkpoints[intent.Since]; known || intent.Since == "" || b.view.Blocked {
 		return nil
@@ -291,7 +294,8 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 	return b.write(ctx, record)
 }
 
-// refused notes why libvirt refuses to begin. It returns the error if the guest cannot be reached: then libvirt may begin nevertheless.
+// refused notes why libvirt refuses to begin. It returns the error if the guest cannot be reached: then libvirt may
+// begin nevertheless.
 func (b *backupRun) refused(err error) error {
 	if errors.Is(err, hypervisor.ErrUnreachable) || errors.Is(err, hypervisor.ErrNoDomain) {
 		b.scope.state.backup.once = ""
@@ -301,8 +305,8 @@ func (b *backupRun) refused(err error) error {
 	return nil
 }
 
-// deleteObsolete deletes the checkpoints from which no backup will start any more: each costs the guest memory, and time with each write.
-// One that cannot be deleted is harmless.
+// deleteObsolete deletes the checkpoints from which no backup will start any more: each costs the guest memory, and
+// time with each write. One that cannot be deleted is harmless.
 func (b *backupRun) deleteObsolete(ctx context.Context, record backup.Record) error {
 	if record.Checkpoint == "" {
 		return nil
@@ -389,7 +393,8 @@ func (s *Guest) BacksUpTo(volume string) bool {
 	return s.Domain.Active() && intent != nil && intent.UtilityVolume == volume && (intent.ID != record.ID || !record.Ended())
 }
 
-// backupRecord returns the record of the last backup. What this process has written last does not depend on what the launcher kept.
+// backupRecord returns the record of the last backup. What this process has written last does not depend on what the
+// launcher kept.
 func (s *Guest) backupRecord() backup.Record {
 	if s.state.backup.record.ID != "" {
 		return s.state.backup.record
@@ -405,8 +410,8 @@ func (s *Guest) backupRecord() backup.Record {
 	return record
 }
 
-// setDiskBackup copies the record of the last backup to the status. It never removes it: without a record, the guest might be backed up
-// again for the same intent.
+// setDiskBackup copies the record of the last backup to the status. It never removes it: without a record, the guest
+// might be backed up again for the same intent.
 func (s *Guest) setDiskBackup() {
 	if record := s.backupRecord(); s.Domain.Active() && record.ID != "" {
 		s.VMI.Status.DiskBackupRecord = record.Status()

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package jobs has the jobs of running guests that objects of the API request: backups of their disks, dumps of their memory, and freezes
-// for snapshots. What is done next follows from the intent in the VMI's status and from the record in the running domain, by the pure
-// packages that decide about each. So a new agent continues where an earlier one has stopped.
+// Package jobs has the jobs of running guests that objects of the API request: backups of their disks, dumps of their
+// memory, and freezes for snapshots. What is done next follows from the intent in the VMI's status and from the record
+// in the running domain, by the pure packages that decide about each. So a new agent continues where an earlier one has
+// stopped.
 package jobs
 
 import (
@@ -16,6 +17,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/agent/pull"
 	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Options are the dependencies of Jobs.
@@ -24,8 +27,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Enqueue triggers a reconciliation of a VMI. It must not block.
 	Enqueue func(types.NamespacedName)
-	// ExporterTLS returns the configuration of one connection to the exporter with a name, which reads the disks of a guest. Without it,
-	// none can.
+	// ExporterTLS returns the configuration of one connection to the exporter with a name, which reads the disks of a
+	// guest. Without it, none can.
 	ExporterTLS func(serverName string) (*tls.Config, error)
 }
 
@@ -50,7 +53,8 @@ func (j *Jobs) Forget(pod types.UID) { j.pulls.End(pod) }
 
 // State is what earlier reconciliations of a Pod know about its jobs. The zero value knows nothing.
 //
-// Each part belongs to one subject: only the file that declares the part's type uses its fields, and others call its methods.
+// Each part belongs to one subject: only the file that declares the part's type uses its fields, and others call its
+// methods.
 type State struct {
 	freeze snapshotfreeze.Keeper
 	backup backupState
@@ -76,10 +80,62 @@ type Connection interface {
 	memoryDumper
 }
 
-// Report copies what the running domain says about jobs to the status. It never removes a record: without one, a guest might be frozen or
-// backed up again for the same intent.
+// Report copies what the running domain says about jobs to the status. It never removes a record: without one, a guest
+// might be frozen or backed up again for the same intent.
 func (s *Guest) Report() {
 	s.setFrozen()
 	s.setSnapshotFreeze()
 	s.setDiskBackup()
 }
+
+// FreezeForSnapshot freezes a running guest, or ends a freeze, as the intent in the VMI's status demands. It starts
+// that and does not wait for it. During a migration no freeze is started, and one that was is canceled: libvirt does
+// not change the domain's metadata then.
+func (s *Guest) FreezeForSnapshot(guest snapshotfreeze.Guest) {
+	if s.VMI == nil {
+		return
+	}
+	intent := freeze.IntentOf(&s.VMI.Status)
+	if vmistatus.Migrating(&s.VMI.Status) {
+		intent = nil
+	}
+	s.syncFreeze(guest, intent)
+}
+
+// Thaw ends a freeze for a snapshot, which it does not wait for.
+func (s *Guest) Thaw(guest snapshotfreeze.Guest) { s.syncFreeze(guest, nil) }
+
+// syncFreeze starts what an intent demands; nil thaws a guest that is frozen for a snapshot.
+func (s *Guest) syncFreeze(guest snapshotfreeze.Guest, intent *freeze.Intent) {
+	if !s.Domain.Active() {
+		return
+	}
+	state := &snapshotfreeze.State{VMI: s.Key, Domain: s.DomainName(), Intent: intent, Observed: s.Domain}
+	if s.VMI != nil {
+		state.Reported = freeze.RecordOf(&s.VMI.Status)
+	}
+	s.RequeueAfter(s.state.freeze.Sync(s.jobs.freezes, guest, state))
+}
+
+// setSnapshotFreeze copies the record of a snapshot's freeze from the domain's metadata. It never removes it: without a
+// record, the guest might be frozen for the same intent again.
+func (s *Guest) setSnapshotFreeze() {
+	record, err := s.Domain.SnapshotFreeze()
+	if err != nil || record == nil {
+		return
+	}
+	s.VMI.Status.SnapshotFreezeRecord = record.Status()
+}
+
+// setFrozen sets whether the guest is frozen, for a snapshot or on a user's request.
+func (s *Guest) setFrozen() {
+	status := &s.VMI.Status
+	status.FSFreezeStatus = ""
+	if s.Domain.Freeze() != nil || s.Domain.FrozenForSnapshot() {
+		status.FSFreezeStatus = frozen
+	}
+}
+
+// frozen is the value of fsFreezeStatus while the guest's file systems are frozen. KubeVirt's
+// (pkg/virt-launcher/virtwrap/api).
+const frozen = "frozen"

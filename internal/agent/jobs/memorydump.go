@@ -32,7 +32,8 @@ const (
 )
 
 const (
-	// dumpPoll is the time between two reads of the state of a memory dump. No event is registered that reports its end.
+	// dumpPoll is the time between two reads of the state of a memory dump. No event is registered that reports its
+	// end.
 	dumpPoll = 2 * time.Second
 	// dumpTime is the format of the time in the name of a memory dump. KubeVirt's.
 	dumpTime = "20060102-150405"
@@ -42,15 +43,17 @@ const (
 
 // memoryDumper writes the memory of a running guest to a file.
 type memoryDumper interface {
-	// BeginMemoryDump removes earlier memory dumps from a directory and begins one. It does not wait until that is complete.
+	// BeginMemoryDump removes earlier memory dumps from a directory and begins one. It does not wait until that is
+	// complete.
 	BeginMemoryDump(ctx context.Context, domain, dir, file string) error
 	// MemoryDump returns how far a memory dump is.
 	MemoryDump(ctx context.Context, domain, dir, file string) (hypervisor.DumpState, error)
 }
 
-// DumpMemory writes the guest's memory to each utility volume for that, once. The status has the file's name before libvirt is requested to
-// write it. So the request is never repeated, and an agent that was restarted finds out how it ended: nothing but libvirt writes the file,
-// and libvirt removes it after an error. mounted reports whether a volume is in the launcher Pod.
+// DumpMemory writes the guest's memory to each utility volume for that, once. The status has the file's name before
+// libvirt is requested to write it. So the request is never repeated, and an agent that was restarted finds out how it
+// ended: nothing but libvirt writes the file, and libvirt removes it after an error. mounted reports whether a volume
+// is in the launcher Pod.
 func (s *Guest) DumpMemory(ctx context.Context, guest memoryDumper, mounted func(volume string) bool) error {
 	if s.VMI == nil || !s.Assigned || !s.Domain.Active() || vmistatus.Migrating(&s.VMI.Status) {
 		return nil
@@ -100,7 +103,8 @@ func (s *Guest) announceDump(v *v1.VolumeStatus) {
 	s.RequeueAfter(dumpPoll)
 }
 
-// followDump begins a dump that this process has announced, and reports how one has ended. The other phases wait until then.
+// followDump begins a dump that this process has announced, and reports how one has ended. The other phases wait until
+// then.
 func (s *Guest) followDump(ctx context.Context, guest memoryDumper, v *v1.VolumeStatus) error {
 	dir, file := launcherpod.UtilityVolumeDir(v.Name), v.MemoryDumpVolume.TargetFileName
 	if s.state.dump.file == file {

@@ -16,12 +16,13 @@ import (
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
-// firstAttemptDelay and maxAttemptDelay are the delays before an act that has failed is tried again. The act itself may cause events
-// of libvirt, which trigger reconciliations: without a delay, a domain that cannot start would be started without a pause.
+// firstAttemptDelay and maxAttemptDelay are the delays before an act that has failed is tried again. The act itself may
+// cause events of libvirt, which trigger reconciliations: without a delay, a domain that cannot start would be started
+// without a pause.
 const firstAttemptDelay, maxAttemptDelay = time.Second, 5 * time.Minute
 
-// Acts are the acts of a Pod that have failed, by their name, as long as neither the VMI's spec nor the Pod changes. The zero value has
-// none.
+// Acts are the acts of a Pod that have failed, by their name, as long as neither the VMI's spec nor the Pod changes.
+// The zero value has none.
 type Acts struct {
 	generation int64
 	pod        *corev1.Pod
@@ -49,8 +50,8 @@ func (s *Scope) failedActs() map[string]*failedAct {
 	return known.failed
 }
 
-// isSameForActs reports whether a Pod has not changed in anything that an act may depend on. Conditions and the states of containers
-// change by themselves, and with the guest.
+// isSameForActs reports whether a Pod has not changed in anything that an act may depend on. Conditions and the states
+// of containers change by themselves, and with the guest.
 func isSameForActs(a, b *corev1.Pod) bool {
 	if a == b {
 		return true
@@ -85,8 +86,8 @@ func (s *Scope) RequeueForAttempt(act string) {
 	}
 }
 
-// Attempted notes how an attempt of an act has ended, and returns its error. A failure becomes a Retry with the reason of its condition and
-// a delay that doubles.
+// Attempted notes how an attempt of an act has ended, and returns its error. A failure becomes a Retry with the reason
+// of its condition and a delay that doubles.
 func (s *Scope) Attempted(act, reason string, err error) error {
 	if err == nil {
 		delete(s.failedActs(), act)

@@ -15,15 +15,18 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
+// ReasonInvalidDomain is the reason of the condition Synchronized if the spec cannot be turned into a domain.
+const ReasonInvalidDomain = "InvalidDomain"
+
 // ReasonSynchronizing is the reason of the condition Synchronized for a failure that is retried. KubeVirt's.
 const ReasonSynchronizing = "Synchronizing with the Domain failed."
 
-// brokerRetry is the delay before an attempt to reach the broker again. An event triggers a reconciliation earlier if the broker was
-// restarted.
+// brokerRetry is the delay before an attempt to reach the broker again. An event triggers a reconciliation earlier if
+// the broker was restarted.
 const brokerRetry = 5 * time.Second
 
-// FromBroker makes an error about a broker that does not respond or is busy a Retry. It also covers an error of an additional
-// connection to libvirtd: while the first connection works, no event would trigger a retry.
+// FromBroker makes an error about a broker that does not respond or is busy a Retry. It also covers an error of an
+// additional connection to libvirtd: while the first connection works, no event would trigger a retry.
 func FromBroker(phaseErr error) error {
 	return outcome.Map(phaseErr, func(err error) error {
 		var connecting *UnreachableError
@@ -82,7 +85,8 @@ func (u *UnreachableError) Unwrap() []error {
 	return []error{&outcome.Wait{Reason: "a response of the launcher Pod's libvirtd"}, u.Err}
 }
 
-// FromConnection makes an error about a broken connection, which is reconnected without a retry of the reconciliation, a Wait.
+// FromConnection makes an error about a broken connection, which is reconnected without a retry of the reconciliation,
+// a Wait.
 func FromConnection(err error) error {
 	return outcome.Map(err, func(err error) error {
 		if errors.Is(err, hypervisor.ErrUnreachable) {

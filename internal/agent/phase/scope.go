@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package phase has what the phases of a reconciliation of a guest share: what is known of the guest, the acts that have failed, and
-// how errors of libvirt and of virt-broker end a phase. Package vmi runs the phases in their order.
+// Package phase has what the phases of a reconciliation of a guest share: what is known of the guest, the acts that
+// have failed, and how errors of libvirt and of virt-broker end a phase. Package vmi runs the phases in their order.
 package phase
 
 import (
@@ -25,8 +25,8 @@ import (
 // MaxMessage is the limit for a message in the status in bytes, which may contain text from a launcher.
 const MaxMessage = 1024
 
-// Scope is what the phases of one reconciliation share: what was read, and what they found out. Phases change it in memory. Only package
-// vmi writes the VMI's status.
+// Scope is what the phases of one reconciliation share: what was read, and what they found out. Phases change it in
+// memory. Only package vmi writes the VMI's status.
 type Scope struct {
 	// Key is the VMI's key.
 	Key types.NamespacedName
@@ -42,13 +42,13 @@ type Scope struct {
 	Before *v1.VirtualMachineInstance
 	// Incoming is set instead of VMI if the VMI is on another node and migrates to this one.
 	Incoming *v1.VirtualMachineInstance
-	// Unassigned is the VMI as it was read before it was assigned, when it is not in the cache; nil if it was not read. Nothing that is
-	// prepared from it changes before the start.
+	// Unassigned is the VMI as it was read before it was assigned, when it is not in the cache; nil if it was not read.
+	// Nothing that is prepared from it changes before the start.
 	Unassigned *v1.VirtualMachineInstance
 	// Pod is the launcher Pod on this node that has not finished.
 	Pod *corev1.Pod
-	// Assigned reports whether virt-controller has assigned the VMI to this agent, which may then start the domain and owns the
-	// status.
+	// Assigned reports whether virt-controller has assigned the VMI to this agent, which may then start the domain and
+	// owns the status.
 	Assigned bool
 
 	// DomainRead reports whether the domain was read from libvirtd.
@@ -60,7 +60,8 @@ type Scope struct {
 	Acts *Acts
 	// Requeue is when to reconcile again although no event may arrive until then; 0 means never.
 	Requeue time.Duration
-	// Events are those of the actions of this reconciliation, in order. They are recorded even if the status cannot be written.
+	// Events are those of the actions of this reconciliation, in order. They are recorded even if the status cannot be
+	// written.
 	Events []Event
 }
 
@@ -77,7 +78,8 @@ func (s *Scope) Event(kind, reason, message string) {
 	s.Events = append(s.Events, Event{Type: kind, Reason: reason, Message: message})
 }
 
-// RequeueAfter makes the next reconciliation start after a delay, if no event triggers it earlier. It ignores a delay of 0 or less.
+// RequeueAfter makes the next reconciliation start after a delay, if no event triggers it earlier. It ignores a delay
+// of 0 or less.
 func (s *Scope) RequeueAfter(delay time.Duration) { s.Requeue = outcome.Sooner(s.Requeue, delay) }
 
 // KnownVMI returns the VMI that the Pod was made for, or nil if it is not known.

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
@@ -45,23 +46,23 @@ import (
 )
 
 const (
-	// MaxVMIs is how many VMIs are reconciled at a time. It is more than a node can have, so that a reconciliation that waits for a
-	// libvirtd or for storage delays no other VMI. A kubelet runs 110 Pods by default and none supports more than 500. An idle
-	// worker takes 4 KiB.
+	// MaxVMIs is how many VMIs are reconciled at a time. It is more than a node can have, so that a reconciliation that
+	// waits for a libvirtd or for storage delays no other VMI. A kubelet runs 110 Pods by default and none supports
+	// more than 500. An idle worker takes 4 KiB.
 	MaxVMIs = 512
 	// apiSlots is how many reconciliations use the API server at a time. Namespaces share them fairly.
 	apiSlots = 10
-	// firstRetry and maxRetry are the delays after a failure. They are controller-runtime's, without its rate limit on the
-	// retries of all objects together, which the failures of one tenant would use up.
+	// firstRetry and maxRetry are the delays after a failure. They are controller-runtime's, without its rate limit on
+	// the retries of all objects together, which the failures of one tenant would use up.
 	firstRetry, maxRetry = 5 * time.Millisecond, 1000 * time.Second
 	// reportTimeout bounds the write of a status, with the wait for a slot.
 	reportTimeout = 30 * time.Second
-	// writeBurst is how many writes of a VMI's status may follow each other without a delay. Most of the status comes from the
-	// launcher, and a compromised launcher can report a change after every write. A guest that boots, gets its addresses and is
-	// paused and resumed takes fewer than ten writes.
+	// writeBurst is how many writes of a VMI's status may follow each other without a delay. Most of the status comes
+	// from the launcher, and a compromised launcher can report a change after every write. A guest that boots, gets its
+	// addresses and is paused and resumed takes fewer than ten writes.
 	writeBurst = 20
-	// writePause is the time between two writes beyond that. It doubles with each delayed write, up to maxWritePause: if all 110
-	// launchers of a node do this, they use a fifth of the agent's request budget.
+	// writePause is the time between two writes beyond that. It doubles with each delayed write, up to maxWritePause:
+	// if all 110 launchers of a node do this, they use a fifth of the agent's request budget.
 	writePause, maxWritePause = time.Second, 10 * time.Second
 )
 
@@ -71,7 +72,8 @@ type Options struct {
 	Client client.Client
 	// APIReader reads from the API server. The cache contains only VMIs that are assigned to the node.
 	APIReader client.Reader
-	// Incoming contains the VMIs that migrate to the node. It is a cache of its own, because a cache has one selector for a kind.
+	// Incoming contains the VMIs that migrate to the node. It is a cache of its own, because a cache has one selector
+	// for a kind.
 	Incoming cache.Cache
 	// Node is the node's name.
 	Node string
@@ -97,8 +99,8 @@ type Options struct {
 	Files func(pod types.UID) Files
 	// Checksum reads a file of an image in a launcher Pod.
 	Checksum peer.ChecksumFunc
-	// ExporterTLS returns the configuration of one connection to the exporter with a name, which reads the disks of a guest. Without it,
-	// none can.
+	// ExporterTLS returns the configuration of one connection to the exporter with a name, which reads the disks of a
+	// guest. Without it, none can.
 	ExporterTLS func(serverName string) (*tls.Config, error)
 	// Config returns the cluster's configuration.
 	Config func() clusterconfig.Config
@@ -114,9 +116,11 @@ type Reconciler struct {
 
 	// transfers are the migrations of which this node is the source.
 	transfers *migration.Transfers
-	// jobs are those of the node's guests.
-	jobs *jobs.Jobs
-	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait for it.
+	// devices are those of the node's guests, as jobs are.
+	devices *devices.Devices
+	jobs    *jobs.Jobs
+	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait
+	// for it.
 	api *limits.Queue
 	// syncs counts the reconciliations.
 	syncs metrics.Syncs
@@ -134,6 +138,10 @@ func New(o Options) *Reconciler {
 	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
 		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
 	}
+	r.devices = &devices.Devices{
+		Client: o.Client, Node: o.Node, Facts: o.Facts, Networks: o.Networks, Enqueue: o.Enqueue,
+		Files: func(pod types.UID) devices.Files { return o.Files(pod) },
+	}
 	r.jobs = jobs.New(jobs.Options{Clock: o.Clock, Enqueue: o.Enqueue, ExporterTLS: o.ExporterTLS})
 	r.transfers = migration.NewTransfers(migration.Options{
 		Peer: o.Peer, Enqueue: o.Enqueue, RecordMode: r.recordMode, OnMigrated: r.transferOwnership, Checksum: o.Checksum,
@@ -143,7 +151,8 @@ func New(o Options) *Reconciler {
 	return r
 }
 
-// Metrics returns the metrics of the reconciler, of the migrations of which this node is the source, and of guests that wait.
+// Metrics returns the metrics of the reconciler, of the migrations of which this node is the source, and of guests that
+// wait.
 func (r *Reconciler) Metrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		&r.syncs, r.transfers.Metrics(r.Node), &guestmetrics.WaitingCollector{Node: r.Node, Guests: r.Waiting, Clock: r.Clock},
@@ -165,7 +174,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment), builder.WithPredicates(startsOrIsReady)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment), builder.WithPredicates(devices.StartsOrIsReady)).
 		WatchesRawSource(incoming).
 		WatchesRawSource(triggers).
 		WithOptions(controller.Options{
@@ -187,8 +196,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	monitor(s)
 	noteWaiting(s)
 	delay, err := r.report(ctx, s, phaseErr)
-	// A failed report is retried at once, even if the phases ended with a Wait. What a phase waits for does not depend on which later one has
-	// failed.
+	// A failed report is retried at once, even if the phases ended with a Wait. What a phase waits for does not depend
+	// on which later one has failed.
 	return outcome.Result(ctx, errors.Join(phaseErr, err), delay, s.Requeue)
 }
 
@@ -228,7 +237,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// 7. Before the start: the guest of a migration is not started on its target.
 		{"receive migration", func() error { return r.prepareTarget(ctx, s) }},
 		// 8. Only then virt-controller attaches volumes to the node.
-		{"mount hotplugged volumes", func() error { return r.plugBeforeStart(ctx, s) }},
+		{"mount hotplugged volumes", func() error { return mountBeforeStart(ctx, s) }},
 		// 9. Only for a VMI that is assigned to the agent, and once in the life of a Pod.
 		{"start domain", r.toStart(s, func() error { return r.startDomain(ctx, s, c) })},
 		// 10. Before the phases that need to know whether the guest runs.
@@ -236,16 +245,17 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"recover from API error", func() error { return r.recoverFromAPIError(ctx, s, c) }},
 		{"observe guest", func() error { return r.observeGuest(ctx, s, c) }},
 		// 11. Before the phases that change the guest: libvirt refuses all of that during a dump, after a long wait.
-		{"dump memory", func() error { return s.jobs.DumpMemory(ctx, c, s.isMounted) }},
+		{"dump memory", func() error { return s.jobs.DumpMemory(ctx, c, s.devices.IsMounted) }},
 		// 12. After the disks were measured by observe guest.
-		{"grow disks", func() error { return r.growDisks(ctx, s, c) }},
-		// 13. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size, or the node the
-		// priority, that must prevent no other phase, least of all the end of a freeze or of a backup whose claim is almost full. All also
-		// apply to a guest that an earlier agent started.
+		{"grow disks", func() error { return s.devices.GrowDisks(ctx, c) }},
+		// 13. Last, and each even if another one fails: if libvirt refuses to change an interface or the guest's size,
+		// or the node the priority, that must prevent no other phase, least of all the end of a freeze or of a backup
+		// whose claim is almost full. All also apply to a guest that an earlier agent started.
 		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
 			s.jobs.FreezeForSnapshot(c)
 			return errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), s.jobs.BackUpDisks(ctx, c),
-				r.plugInterfaces(ctx, s, c), r.setLinks(ctx, s, c), r.setRealtime(ctx, s), r.resizeGuest(ctx, s, c), r.plugVolumes(ctx, s, c))
+				s.devices.PlugInterfaces(ctx, c), s.devices.SetLinks(ctx, c), s.devices.SetRealtime(ctx), s.devices.Resize(ctx, c),
+				s.devices.PlugVolumes(ctx, c))
 		}},
 	} {
 		if err := p.run(); err != nil {
@@ -255,8 +265,8 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// connect opens the connection to the Pod's libvirtd. While it is being made, the reconciliation waits and reports nothing. If it
-// cannot be made, the guest's state is unknown and nothing else is changed.
+// connect opens the connection to the Pod's libvirtd. While it is being made, the reconciliation waits and reports
+// nothing. If it cannot be made, the guest's state is unknown and nothing else is changed.
 func (r *Reconciler) connect(s *scope) error {
 	connection, err := r.Connections.Open(hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key})
 	if errors.Is(err, hypervisor.ErrConnecting) {

@@ -7,17 +7,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// messageShuttingDown is the message of the condition Ready once the guest was requested to shut down. The event ShuttingDown is
-// derived from it, so it must not be removed as long as the Pod exists.
+// messageShuttingDown is the message of the condition Ready once the guest was requested to shut down. The event
+// ShuttingDown is derived from it, so it must not be removed as long as the Pod exists.
 const messageShuttingDown = "The launcher Pod is being deleted and the guest was requested to shut down"
 
-// shutdownSignaled reports whether the guest was requested to shut down, by this process or, according to the status, by an earlier
-// one.
+// shutdownSignaled reports whether the guest was requested to shut down, by this process or, according to the status,
+// by an earlier one.
 func (s *scope) shutdownSignaled() bool {
 	return s.cache.shutdown.made() || isShuttingDown(&s.VMI.Status)
 }
@@ -27,9 +28,9 @@ func isShuttingDown(status *v1.VirtualMachineInstanceStatus) bool {
 	return c != nil && c.Status == corev1.ConditionFalse && c.Message == messageShuttingDown
 }
 
-// transitions returns the events that follow from a change of the status, in the order in which things happen to a guest. They
-// depend on nothing else, so neither a rejected write nor a restart of the agent loses or repeats one. Reasons and messages are
-// KubeVirt's. virt-controller records the events about the end of a guest.
+// transitions returns the events that follow from a change of the status, in the order in which things happen to a
+// guest. They depend on nothing else, so neither a rejected write nor a restart of the agent loses or repeats one.
+// Reasons and messages are KubeVirt's. virt-controller records the events about the end of a guest.
 func transitions(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
 	var events []phase.Event
 	add := func(kind, reason, message string) {
@@ -38,7 +39,7 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
 	if before.Phase != v1.Running && after.Phase == v1.Running {
 		add(corev1.EventTypeNormal, v1.Started.String(), "VirtualMachineInstance started.")
 	}
-	events = append(events, hotplugEvents(before, after)...)
+	events = append(events, devices.Events(before, after)...)
 	credentials := vmistatus.FindCondition(after, v1.VirtualMachineInstanceAccessCredentialsSynchronized)
 	known := vmistatus.FindCondition(before, v1.VirtualMachineInstanceAccessCredentialsSynchronized)
 	switch {
@@ -62,8 +63,8 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
 	return events
 }
 
-// addNotMigratableEvent adds a warning when a guest turns out not to be migratable although its eviction strategy is to migrate
-// it. The message is KubeVirt's.
+// addNotMigratableEvent adds a warning when a guest turns out not to be migratable although its eviction strategy is to
+// migrate it. The message is KubeVirt's.
 func (s *scope) addNotMigratableEvent() {
 	c := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceIsMigratable)
 	known := vmistatus.FindCondition(&s.Before.Status, v1.VirtualMachineInstanceIsMigratable)

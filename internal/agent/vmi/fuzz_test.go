@@ -5,35 +5,15 @@ package vmi
 
 import (
 	"encoding/json"
-	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
-
-// FuzzNetworkStatus checks that only addresses are read from an annotation that others than Multus can write.
-func FuzzNetworkStatus(f *testing.F) {
-	f.Fuzz(func(t *testing.T, annotation string) {
-		pod := &corev1.Pod{}
-		pod.Annotations = map[string]string{networkStatusAnnotation: annotation}
-		for name, ips := range attachedNetworks(pod) {
-			if len(ips) > maxNetworkIPs {
-				t.Errorf("%s has %d addresses", name, len(ips))
-			}
-			for _, ip := range ips {
-				if parsed, err := netip.ParseAddr(ip); err != nil || parsed.String() != ip || parsed.Zone() != "" {
-					t.Errorf("%s has the address %q", name, ip)
-				}
-			}
-		}
-	})
-}
 
 // maxLauncherStatus is more than a compromised launcher can add to a status without its guest.
 const maxLauncherStatus = 8 << 10
@@ -48,7 +28,7 @@ func FuzzDomain(f *testing.F) {
 		}
 		s := connectedGuest("", podNet("default"))
 		s.Now, s.DomainRead, s.Assigned = time.Unix(1_700_000_000, 0), true, true
-		s.use(&podCache{}, nil)
+		s.use(&podCache{}, nil, nil)
 		s.VMI.Status.Phase = "Running"
 		s.Domain = &hypervisor.Domain{State: hypervisor.StateRunning, XML: d}
 		s.Before = s.VMI.DeepCopy()

@@ -62,7 +62,7 @@ func TestDelayedReportDelaysNothingElse(t *testing.T) {
 func TestReportIsTruncated(t *testing.T) {
 	long := strings.Repeat("<", 256)
 	s := connectedGuest("", podNet("default"), podNet("second"))
-	s.use(&podCache{}, nil)
+	s.use(&podCache{}, nil, nil)
 	s.guest = &hypervisor.GuestInfo{Omitted: 7, OS: hypervisor.GuestOS{
 		ID: long, Name: long, PrettyName: long, Version: long, VersionID: long, KernelRelease: long, KernelVersion: long, Machine: long,
 	}}

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -575,7 +575,7 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		a.mounts.fail(errors.New("virt-broker is restarting"))
 		g.change(unplug("data"))
 		Eventually(a.mounts.awaited).Should(BeZero())
-		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, agentvmi.ReasonHotplugVolume)
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotplugVolume)
 		Expect(g.volume("data")()).To(Equal("AttachedToNode  :"), "the phase is virt-controller's until it has written the UID")
 		g.change(hotplug("data", onSCSI))
 		Eventually(a.mounts.awaited).Should(Equal(1))
@@ -806,7 +806,7 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Eventually(g.volume("more")).Should(HavePrefix("Ready"))
 		Eventually(g.volume("data")).Should(Equal(
 			"MountedToPod HotplugFailed : Volume data could not be attached to the guest: internal error: No more available PCI slots"))
-		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, agentvmi.ReasonHotplugVolume)
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotplugVolume)
 		g.launcher.Fail("attach data", nil)
 		a.ahead.Store(int64(time.Minute))
 		g.settle()
@@ -825,7 +825,7 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Eventually(g.volume("data")).Should(Equal(
 			"AttachedToNode HotplugFailed : Cannot mount volume data in the launcher Pod: disk.img of the claim is no regular file but Lrwxrwxrwx"))
 		Eventually(recorded).Should(ContainSubstring("Warning HotplugFailed Cannot mount volume data"))
-		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, agentvmi.ReasonHotplugVolume)
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotplugVolume)
 		g.settle()
 		writes := a.writes.Load()
 		a.ahead.Store(int64(time.Minute))

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -26,8 +26,8 @@ const (
 	fromSeparator = ", "
 )
 
-// setInterfaces sets status.interfaces: the interface of the Pod's network, whose address kubectl shows, the others in the order of
-// the spec, then those that only the guest reports, in its order and within maxGuestReport.
+// setInterfaces sets status.interfaces: the interface of the Pod's network, whose address kubectl shows, the others in
+// the order of the spec, then those that only the guest reports, in its order and within maxGuestReport.
 func setInterfaces(s *scope) {
 	info := s.report().info
 	if info == nil {
@@ -40,7 +40,7 @@ func setInterfaces(s *scope) {
 	for _, g := range reported {
 		guest[g.MAC] = g
 	}
-	attached := attachedNetworks(s.Pod)
+	attached := devices.AttachedNetworks(s.Pod)
 	var list []v1.VirtualMachineInstanceNetworkInterface
 	known := map[string]bool{}
 	for i := range s.VMI.Spec.Domain.Devices.Interfaces {
@@ -71,9 +71,9 @@ func setInterfaces(s *scope) {
 	s.VMI.Status.Interfaces, s.omitted = list, left.omitted
 }
 
-// mergeByMAC merges the interfaces of a guest that have one MAC address, as those of a bond, a bridge or a VLAN have. As in KubeVirt,
-// the last one gives the name, and the first one that has addresses of a family gives these.
-// Source: kubevirt/kubevirt pkg/network/setup/netstat.go
+// mergeByMAC merges the interfaces of a guest that have one MAC address, as those of a bond, a bridge or a VLAN have.
+// As in KubeVirt, the last one gives the name, and the first one that has addresses of a family gives these. Source:
+// kubevirt/kubevirt pkg/network/setup/netstat.go
 func mergeByMAC(all []hypervisor.GuestInterface) []hypervisor.GuestInterface {
 	var merged []hypervisor.GuestInterface
 	for _, g := range all {
@@ -98,15 +98,15 @@ func isIPv6(ip string) bool { return strings.Contains(ip, ":") }
 
 func isIPv4(ip string) bool { return !isIPv6(ip) }
 
-// interfaceStatus returns the status of an interface of the spec according to the domain, and whether the domain has the
-// interface.
+// interfaceStatus returns the status of an interface of the spec according to the domain, and whether the domain has
+// the interface.
 func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNetworkInterface, bool) {
-	device := findInterface(s.Domain.XML, domain.InterfaceAlias(iface.Name))
+	device := domain.FindInterface(s.Domain.XML, domain.InterfaceAlias(iface.Name))
 	if device == nil {
 		return v1.VirtualMachineInstanceNetworkInterface{}, false
 	}
 	entry := v1.VirtualMachineInstanceNetworkInterface{
-		Name: iface.Name, InfoSource: fromDomain, QueueCount: 1, LinkState: linkOf(device),
+		Name: iface.Name, InfoSource: fromDomain, QueueCount: 1, LinkState: devices.LinkOf(device),
 	}
 	if device.MAC != nil {
 		if mac, err := net.ParseMAC(device.MAC.Address); err == nil {
@@ -134,8 +134,8 @@ func setPodInterface(entry *v1.VirtualMachineInstanceNetworkInterface, network *
 	entry.IP = first(entry.IPs)
 }
 
-// mergeGuest adds the guest's report. On the Pod's network the status keeps the Pod's addresses, because others cannot reach the
-// address that the guest has behind a masquerade.
+// mergeGuest adds the guest's report. On the Pod's network the status keeps the Pod's addresses, because others cannot
+// reach the address that the guest has behind a masquerade.
 func mergeGuest(entry *v1.VirtualMachineInstanceNetworkInterface, g hypervisor.GuestInterface, primary bool) {
 	entry.InfoSource, entry.InterfaceName = fromDomain+fromSeparator+fromGuest, g.Name
 	if !primary && len(g.IPs) > 0 {
@@ -148,18 +148,6 @@ func guestOnly(g hypervisor.GuestInterface) v1.VirtualMachineInstanceNetworkInte
 	return v1.VirtualMachineInstanceNetworkInterface{
 		MAC: guestMAC(g.MAC), InterfaceName: g.Name, IPs: g.IPs, IP: first(g.IPs), InfoSource: fromGuest,
 	}
-}
-
-func findInterface(d *libvirtxml.Domain, alias string) *libvirtxml.DomainInterface {
-	if d.Devices == nil {
-		return nil
-	}
-	for i := range d.Devices.Interfaces {
-		if a := d.Devices.Interfaces[i].Alias; a != nil && a.Name == alias {
-			return &d.Devices.Interfaces[i]
-		}
-	}
-	return nil
 }
 
 // onPodNetwork reports whether an interface is connected to the Pod's own network.

@@ -22,7 +22,8 @@ type obstacle struct {
 	storage bool
 }
 
-// setMigratable sets the conditions whether the guest can migrate, without and with its volumes, and the migration method.
+// setMigratable sets the conditions whether the guest can migrate, without and with its volumes, and the migration
+// method.
 func setMigratable(vmi *v1.VirtualMachineInstance, now metav1.Time) {
 	all := slices.Concat(volumeObstacles(vmi), deviceObstacles(vmi))
 	beyondStorage := slices.DeleteFunc(slices.Clone(all), func(o obstacle) bool { return o.storage })
@@ -170,4 +171,25 @@ func copiesDisks(vmi *v1.VirtualMachineInstance) bool {
 		}
 	}
 	return false
+}
+
+// addressesAfterMigration describes for each interface whether the guest keeps its address in a migration.
+func addressesAfterMigration(vmi *v1.VirtualMachineInstance) string {
+	interfaces := vmi.Spec.Domain.Devices.Interfaces
+	descriptions := make([]string, 0, len(interfaces))
+	for i := range interfaces {
+		descriptions = append(descriptions, "interface "+interfaces[i].Name+" "+addressAfterMigration(vmi, &interfaces[i]))
+	}
+	return strings.Join(descriptions, "; ")
+}
+
+func addressAfterMigration(vmi *v1.VirtualMachineInstance, iface *v1.Interface) string {
+	switch {
+	case !onPodNetwork(vmi, iface.Name):
+		return "keeps its address"
+	case iface.Bridge != nil:
+		return "gets the address of the new Pod, once the guest requests one again"
+	default:
+		return "keeps its address inside the guest; from outside, that of the new Pod leads to it"
+	}
 }

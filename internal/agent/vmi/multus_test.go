@@ -31,7 +31,7 @@ func connectedGuest(networkStatus string, networks ...v1.Network) *scope {
 	}
 	vmi.Spec.Networks = networks
 	pod := &corev1.Pod{}
-	pod.Annotations = map[string]string{networkStatusAnnotation: networkStatus}
+	pod.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": networkStatus}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.1.0.5"}}
 	return &scope{Scope: phase.Scope{VMI: vmi, Pod: pod, Domain: &hypervisor.Domain{XML: &libvirtxml.Domain{Devices: devices}}}}
 }
@@ -110,29 +110,5 @@ func TestInterfaceOfMultusDefaultNetwork(t *testing.T) {
 	got := s.VMI.Status.Interfaces[0]
 	if got.PodInterfaceName != "eth0" || got.IP != "10.1.0.5" || got.InfoSource != "domain, multus-status" {
 		t.Errorf("got %+v", got)
-	}
-}
-
-// TestNetworkStatusIsDistrusted checks invalid values: everyone who may change a Pod's annotations may write this one.
-func TestNetworkStatusIsDistrusted(t *testing.T) {
-	many := strings.Repeat(`"10.0.0.1",`, 100) + `"10.0.0.2"`
-	for name, tc := range map[string]struct {
-		text string
-		want map[string][]string
-	}{
-		"none":         {"", nil},
-		"no JSON":      {"[{", nil},
-		"no addresses": {`[{"interface":"a","ips":["localhost","fe80::1%eth0","10.0.0.300","::1 "]}]`, map[string][]string{"a": nil}},
-		"too long":     {`[{"interface":"` + strings.Repeat("a", maxNetworkStatus) + `"}]`, nil},
-		"many":         {`[{"interface":"a","ips":[` + many + `]}]`, map[string][]string{"a": strings.Split(strings.Repeat("10.0.0.1 ", 16), " ")[:16]}},
-		"the default":  {`[{"default":true,"ips":["10.0.0.1"]}]`, map[string][]string{"eth0": {"10.0.0.1"}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := &corev1.Pod{}
-			pod.Annotations = map[string]string{networkStatusAnnotation: tc.text}
-			if diff := cmp.Diff(tc.want, attachedNetworks(pod)); diff != "" {
-				t.Error(diff)
-			}
-		})
 	}
 }

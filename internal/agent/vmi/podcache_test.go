@@ -12,17 +12,18 @@ import (
 	"testing"
 )
 
-// TestPartsOfThePodCache checks that only the file that declares the type of a part of podCache, or of the state of jobs in it, uses the
-// part's fields.
+// TestPartsOfThePodCache checks that only the file that declares the type of a part of podCache, or of the states of
+// devices and jobs in it, uses the part's fields.
 func TestPartsOfThePodCache(t *testing.T) {
-	found := checkParts(t, ".", "vmi", "podCache", "cache") + checkParts(t, "../jobs", "jobs", "State", "state")
+	found := checkParts(t, ".", "vmi", "podCache", "cache") + checkParts(t, "../devices", "devices", "State", "state") +
+		checkParts(t, "../jobs", "jobs", "State", "state")
 	if found < 15 {
 		t.Fatalf("podCache has %d parts: the test does not find all of them", found)
 	}
 }
 
-// checkParts checks the parts of a struct in a directory, which is known by the name of the variables and fields that have it. It returns
-// how many there are.
+// checkParts checks the parts of a struct in a directory, which is known by the name of the variables and fields that
+// have it. It returns how many there are.
 func checkParts(t *testing.T, dir, packageName, structName, variable string) int {
 	t.Helper()
 	files := token.NewFileSet()
@@ -64,7 +65,8 @@ func checkParts(t *testing.T, dir, packageName, structName, variable string) int
 	return len(parts)
 }
 
-// structType is a struct: the file that declares it, and the types of its fields, if they are named types of this package.
+// structType is a struct: the file that declares it, and the types of its fields, if they are named types of this
+// package.
 type structType struct {
 	file   string
 	fields map[string]string

@@ -6,15 +6,15 @@ package vmi
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -53,27 +53,8 @@ func requestOfPod(_ context.Context, obj client.Object) []reconcile.Request {
 	return nil
 }
 
-// isReady reports whether an attachment Pod is ready and not being deleted.
-func isReady(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && podstate.Ready(pod) }
-
-// startsOrIsReady passes the events by which an attachment Pod appears on this node, before which it is not in the
-// cache, and becomes ready. virt-controller handles its other events.
-var startsOrIsReady = predicate.Funcs{
-	CreateFunc: func(e event.CreateEvent) bool { return isAttachment(e.Object, func(*corev1.Pod) bool { return true }) },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		return !isAttachment(e.ObjectOld, isReady) && isAttachment(e.ObjectNew, isReady)
-	},
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-}
-
-// isAttachment reports whether an object is an attachment Pod for which something is true.
-func isAttachment(obj client.Object, is func(*corev1.Pod) bool) bool {
-	pod, ok := obj.(*corev1.Pod)
-	return ok && podspec.AttachmentUser(pod) != "" && is(pod)
-}
-
-// requestOfAttachment returns the VMI whose launcher Pod an attachment Pod is for. That Pod was in the cache first: the other one is
-// created when it has its node.
+// requestOfAttachment returns the VMI whose launcher Pod an attachment Pod is for. That Pod was in the cache first: the
+// other one is created when it has its node.
 func (r *Reconciler) requestOfAttachment(ctx context.Context, obj client.Object) []reconcile.Request {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -90,8 +71,8 @@ func (r *Reconciler) requestOfAttachment(ctx context.Context, obj client.Object)
 	return requestOfPod(ctx, launcher)
 }
 
-// read reads the VMI and its Pod on this node. It returns nil if there is nothing to do: there is no Pod, or it has finished,
-// which virt-controller reports.
+// read reads the VMI and its Pod on this node. It returns nil if there is nothing to do: there is no Pod, or it has
+// finished, which virt-controller reports.
 func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope, error) {
 	pods, err := r.listPods(ctx, key)
 	if err != nil {
@@ -104,7 +85,7 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 	if err != nil || s == nil {
 		return nil, err
 	}
-	s.use(r.podCacheOf(s.Pod), r.jobs)
+	s.use(r.podCacheOf(s.Pod), r.devices, r.jobs)
 	if s.VMI == nil && s.Incoming == nil {
 		// The VMI is not assigned yet, or deleted, or replaced by another one of the same name.
 		if err := r.readUnassigned(ctx, s); err != nil {
@@ -160,8 +141,8 @@ func (r *Reconciler) readVMI(ctx context.Context, key types.NamespacedName) (*v1
 	return nil, nil
 }
 
-// readUnassigned reads a VMI that is not in the cache, once, so that its domain can be prepared before virt-controller assigns
-// the VMI.
+// readUnassigned reads a VMI that is not in the cache, once, so that its domain can be prepared before virt-controller
+// assigns the VMI.
 func (r *Reconciler) readUnassigned(ctx context.Context, s *scope) error {
 	s.Unassigned = s.cache.vmi
 	if s.Unassigned != nil || s.Pod.DeletionTimestamp != nil {
@@ -178,8 +159,8 @@ func (r *Reconciler) readUnassigned(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// LivePod returns the launcher Pod on the node that has not finished, or nil. If there are several, it is the one that the guest
-// runs in or migrates to, or else the newest.
+// LivePod returns the launcher Pod on the node that has not finished, or nil. If there are several, it is the one that
+// the guest runs in or migrates to, or else the newest.
 func LivePod(node string, vmi *v1.VirtualMachineInstance, pods []corev1.Pod) *corev1.Pod {
 	var live *corev1.Pod
 	named := ""
@@ -202,4 +183,40 @@ func LivePod(node string, vmi *v1.VirtualMachineInstance, pods []corev1.Pod) *co
 		}
 	}
 	return live
+}
+
+// Triggers is the controller's source of VMIs whose hypervisor reported a change. Callbacks on libvirt's event loop,
+// which all connections share, call Enqueue. So it never blocks, and contains a VMI at most once however many events
+// there are.
+type Triggers struct {
+	mu    sync.Mutex
+	queue queue
+	// pending are the VMIs that were enqueued before the controller started.
+	pending sets.Set[types.NamespacedName]
+}
+
+// NewTriggers returns Triggers for one controller.
+func NewTriggers() *Triggers { return &Triggers{pending: sets.New[types.NamespacedName]()} }
+
+// Enqueue triggers a reconciliation of a VMI. It does not block.
+func (t *Triggers) Enqueue(vmi types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queue == nil {
+		t.pending.Insert(vmi)
+		return
+	}
+	t.queue.Add(reconcile.Request{NamespacedName: vmi})
+}
+
+// Start implements source.Source: from now on VMIs are added to the controller's queue, which drops duplicates.
+func (t *Triggers) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = q
+	for vmi := range t.pending {
+		q.Add(reconcile.Request{NamespacedName: vmi})
+	}
+	t.pending = nil
+	return nil
 }

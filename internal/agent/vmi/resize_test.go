@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -141,7 +141,7 @@ var _ = Describe("The agent and a guest of another size", func() {
 		g.launcher.Fail("vcpus", errors.New("unable to plug"))
 		g.want(2, "1Gi")
 		g.resizePod(2, gib)
-		failed := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, agentvmi.ReasonHotPlugCPU)
+		failed := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotPlugCPU)
 		Expect(failed.Message).To(ContainSubstring("unable to plug"))
 		Expect(g.read().Status.Phase).To(Equal(v1.Running))
 		Expect(vmistatus.IsConditionTrue(&g.read().Status, v1.VirtualMachineInstanceReady)).To(BeTrue())
@@ -154,7 +154,7 @@ var _ = Describe("The agent and a guest of another size", func() {
 		g.launcher.Fail("memory", errors.New("no slot"))
 		g.want(2, "2Gi")
 		g.resizePod(2, 2*gib)
-		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, agentvmi.ReasonHotPlugMemory)
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotPlugMemory)
 	})
 
 	It("requires a restart of a guest that an earlier version has started without room", func() {
@@ -166,7 +166,7 @@ var _ = Describe("The agent and a guest of another size", func() {
 		vmi.Spec.Domain.Memory.MaxGuest = ptr.To(resource.MustParse("4Gi"))
 		Expect(api.Patch(ctx, vmi, client.MergeFrom(before))).To(Succeed())
 		g.want(1, "2Gi")
-		failed := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, agentvmi.ReasonHotPlugMemory)
+		failed := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotPlugMemory)
 		Expect(failed.Message).To(ContainSubstring("restart the VM"))
 	})
 })

@@ -36,8 +36,8 @@ func (r *Reconciler) Monitored() []*guestmetrics.Guest {
 	return guests
 }
 
-// monitor notes whether the guest has metrics, after a reconciliation. If libvirtd did not respond, that is not known and stays as it
-// was.
+// monitor notes whether the guest has metrics, after a reconciliation. If libvirtd did not respond, that is not known
+// and stays as it was.
 func monitor(s *scope) {
 	switch {
 	case !s.Assigned:
@@ -64,7 +64,8 @@ func monitor(s *scope) {
 	}
 }
 
-// Waiting returns the guests of this node that wait for a thaw or for their owner, as of the last reconciliation of their Pod.
+// Waiting returns the guests of this node that wait for a thaw or for their owner, as of the last reconciliation of
+// their Pod.
 func (r *Reconciler) Waiting() []guestmetrics.Waiting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +78,8 @@ func (r *Reconciler) Waiting() []guestmetrics.Waiting {
 	return guests
 }
 
-// noteWaiting notes what the guest waits for, after a reconciliation. If libvirtd did not respond, that is not known and stays as it was.
+// noteWaiting notes what the guest waits for, after a reconciliation. If libvirtd did not respond, that is not known
+// and stays as it was.
 func noteWaiting(s *scope) {
 	if !s.DomainRead {
 		return

@@ -46,8 +46,8 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 		// transferOwnership runs already.
 		return &outcome.Wait{Reason: "the guest's new owner"}
 	}
-	// A suspended guest without a transfer of this process waits until libvirt has dropped the job of an earlier process, or until it can
-	// lock its images again.
+	// A suspended guest without a transfer of this process waits until libvirt has dropped the job of an earlier
+	// process, or until it can lock its images again.
 	s.undecided = view.Domain == protocol.SourceSuspended && !view.Transferring
 	for _, action := range protocol.DecideSource(view) {
 		if err := r.doSource(ctx, s, action, transfer); err != nil {
@@ -143,8 +143,8 @@ func (r *Reconciler) cancelTransfer(ctx context.Context, s *scope, transfer *mig
 	return err
 }
 
-// resumeSource resumes the guest, if package protocol still decides so on a record just read from the API server and on libvirt's state
-// after that.
+// resumeSource resumes the guest, if package protocol still decides so on a record just read from the API server and on
+// libvirt's state after that.
 func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
 	now, err := r.readNow(ctx, s.Key, s.Before.UID)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -23,8 +24,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// computeStatus updates the agent's fields of the status to what this reconciliation observed. What it could not observe stays
-// unchanged, as when the hypervisor is unreachable.
+// computeStatus updates the agent's fields of the status to what this reconciliation observed. What it could not
+// observe stays unchanged, as when the hypervisor is unreachable.
 func computeStatus(s *scope, phaseErr error) {
 	status := &s.VMI.Status
 	now := metav1.NewTime(s.Now)
@@ -40,7 +41,7 @@ func computeStatus(s *scope, phaseErr error) {
 		setMemory(status, s.VMI, s.Domain, s.report())
 		s.setMemoryOverhead()
 		setInterfaces(s)
-		setVolumes(s)
+		s.devices.SetVolumes(s.disks)
 		s.jobs.SetTracked()
 		setGuestOS(status, s.report().info)
 		setCredentials(s, now)
@@ -63,8 +64,8 @@ func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now
 	}
 }
 
-// setReady sets whether the guest runs in a Pod that is ready itself. It does nothing while virt-controller considers the node
-// lost and reports the VMI as not ready, until shortly after this agent has renewed its Lease.
+// setReady sets whether the guest runs in a Pod that is ready itself. It does nothing while virt-controller considers
+// the node lost and reports the VMI as not ready, until shortly after this agent has renewed its Lease.
 func setReady(s *scope, now metav1.Time) {
 	if vmistatus.Lost(&s.VMI.Status) {
 		return
@@ -95,8 +96,8 @@ func isNotReady(status *v1.VirtualMachineInstanceStatus) bool {
 	return ready != nil && ready.Status == corev1.ConditionFalse
 }
 
-// podReady returns whether a Pod is ready, apart from the readiness gate of a paused guest. virt-controller derives that gate
-// from the status that the agent writes, so waiting for it would cost a second write.
+// podReady returns whether a Pod is ready, apart from the readiness gate of a paused guest. virt-controller derives
+// that gate from the status that the agent writes, so waiting for it would cost a second write.
 func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message string) {
 	containers, whole := podstate.Condition(pod, corev1.ContainersReady), podstate.Condition(pod, corev1.PodReady)
 	switch {
@@ -122,8 +123,8 @@ func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message s
 // inTransition reports whether the guest's state is about to change without a request.
 func (s *scope) inTransition() bool { return s.settling || s.Domain.Transient() }
 
-// pausedForTransfer reports whether a migration has paused the guest to complete the transfer, because it changed memory too
-// fast.
+// pausedForTransfer reports whether a migration has paused the guest to complete the transfer, because it changed
+// memory too fast.
 func (s *scope) pausedForTransfer() bool {
 	m := s.VMI.Status.MigrationState
 	return s.Domain.Transient() && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.VMI.Status.NodeName
@@ -161,8 +162,8 @@ func setSynchronized(s *scope, phaseErr error, now metav1.Time) {
 	vmistatus.SetCondition(&s.VMI.Status, condition, now)
 }
 
-// setMachine sets the guest's machine type, and whether it started with another one than its spec has. A guest that migrated from another
-// build of QEMU has the one of its spec.
+// setMachine sets the guest's machine type, and whether it started with another one than its spec has. A guest that
+// migrated from another build of QEMU has the one of its spec.
 func setMachine(vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain, now metav1.Time) {
 	if d.OS == nil || d.OS.Type == nil || d.OS.Type.Machine == "" {
 		return
@@ -184,13 +185,14 @@ func setMachine(vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain, now metav1
 }
 
 func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
-	if t := topologyOf(d); t != nil {
+	if t := devices.TopologyOf(d); t != nil {
 		status.CurrentCPUTopology = t
 	}
 }
 
-// currentMemory returns the guest's current memory, or nil if libvirt does not report it. For a guest whose memory can grow, it is
-// what it had at its start and what it has taken from its memory device. For others, it is what the balloon leaves.
+// currentMemory returns the guest's current memory, or nil if libvirt does not report it. For a guest whose memory can
+// grow, it is what it had at its start and what it has taken from its memory device. For others, it is what the balloon
+// leaves.
 func currentMemory(d *hypervisor.Domain) *resource.Quantity {
 	switch {
 	case !d.Active():
@@ -230,8 +232,9 @@ func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineIn
 	status.Memory = memory
 }
 
-// setMemoryOverhead sets what the launcher Pod requests beyond the guest's memory, from the annotation of the Pod that the guest
-// is in: after a migration another Pod may request more. The format is that of migrationState.targetMemoryOverhead.
+// setMemoryOverhead sets what the launcher Pod requests beyond the guest's memory, from the annotation of the Pod that
+// the guest is in: after a migration another Pod may request more. The format is that of
+// migrationState.targetMemoryOverhead.
 func (s *scope) setMemoryOverhead() {
 	memory := s.VMI.Status.Memory
 	if memory == nil {

@@ -34,7 +34,7 @@ func scopeOf(changes ...func(*scope)) *scope {
 			{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
 		}}},
 	}}
-	s.use(&podCache{}, nil)
+	s.use(&podCache{}, nil, nil)
 	for _, change := range changes {
 		change(s)
 	}

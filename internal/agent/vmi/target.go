@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
@@ -37,12 +38,13 @@ type received struct {
 // forget forgets the domain that was built for the migration.
 func (m *received) forget(r *Reconciler, pod types.UID) { r.Targets.Forget(pod, m.migration) }
 
-// migrateTarget carries out what package protocol decides for the target of a migration, and reports the guest's state there.
+// migrateTarget carries out what package protocol decides for the target of a migration, and reports the guest's state
+// there.
 func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
 	m := vmi.Status.MigrationState
 	if s.Incoming == nil && m.TargetNodeDomainReadyTimestamp != nil {
-		// The migration has succeeded; from now on the guest may be paused for other reasons. An earlier process may have stopped between
-		// taking ownership and this, and earlier versions did not report the migration's end.
+		// The migration has succeeded; from now on the guest may be paused for other reasons. An earlier process may
+		// have stopped between taking ownership and this, and earlier versions did not report the migration's end.
 		if !s.cache.received.finished {
 			r.finishTarget(ctx, s, vmi)
 		}
@@ -96,7 +98,8 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 				if err != nil {
 					return state, fmt.Errorf("take ownership of the guest: %w", err)
 				}
-				// This node owns the guest now. The VMI moves to the node's cache, which triggers another reconciliation.
+				// This node owns the guest now. The VMI moves to the node's cache, which triggers another
+				// reconciliation.
 				record.Owner, s.Incoming = protocol.Target, owned
 			case protocol.Destroy:
 				if err := s.connection.Destroy(ctx, s.DomainName()); err != nil {
@@ -113,7 +116,8 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 	return state, nil
 }
 
-// runTarget lets the guest run, unless its user has paused it, or it has stopped by itself: QEMU may refuse to resume it then.
+// runTarget lets the guest run, unless its user has paused it, or it has stopped by itself: QEMU may refuse to resume
+// it then.
 func (r *Reconciler) runTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
 	if isStopped(&vmi.Status) || pausedFor(&vmi.Status, v1.PausedByUserReason) != nil {
 		return nil
@@ -153,14 +157,16 @@ func (r *Reconciler) finishTarget(ctx context.Context, s *scope, vmi *v1.Virtual
 	r.removeCertificates(ctx, s)
 }
 
-// removeCertificates removes the certificates of a migration from the Pod. They are useless after it, so a failure is only logged.
+// removeCertificates removes the certificates of a migration from the Pod. They are useless after it, so a failure is
+// only logged.
 func (r *Reconciler) removeCertificates(ctx context.Context, s *scope) {
 	if err := s.connection.RemoveMigrationTLS(ctx); err != nil {
 		log.FromContext(ctx).V(3).Info("The certificate of a migration that has ended was not removed", "error", err.Error())
 	}
 }
 
-// prepareTarget builds the domain that would be started here, and publishes that this agent is ready to receive the guest.
+// prepareTarget builds the domain that would be started here, and publishes that this agent is ready to receive the
+// guest.
 func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	if s.Incoming == nil {
 		return nil
@@ -177,9 +183,10 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	if _, ready := r.Targets.Get(state.MigrationUID); ready && published {
 		return &outcome.Wait{Reason: "the guest to be sent"}
 	}
-	if err := r.plugOnTarget(ctx, s); err != nil {
+	if err := s.devices.MountOnTarget(ctx); err != nil {
 		return err
 	}
+	s.disks = s.devices.WithPlugged(s.Incoming, s.disks)
 	definition, err := r.build(ctx, s, s.connection, s.Incoming)
 	if err != nil {
 		return s.Attempted(actStart, phase.ReasonSynchronizing, err)
@@ -212,7 +219,7 @@ func streamAddress(pod *corev1.Pod, state *v1.VirtualMachineInstanceMigrationSta
 		}
 		return pod.Status.PodIP, nil
 	}
-	if ips := attachedNetworks(pod)[v1.MigrationInterfaceName]; len(ips) > 0 {
+	if ips := devices.AttachedNetworks(pod)[v1.MigrationInterfaceName]; len(ips) > 0 {
 		return ips[0], nil
 	}
 	// Multus writes the address before the Pod runs.
@@ -231,8 +238,9 @@ func (r *Reconciler) publishTarget(ctx context.Context, s *scope) error {
 	})
 }
 
-// refuseMigrationIfTerminal has the source's agent fail the migration if the target can never be prepared. Only the source's agent may
-// record a failure: only it is certain that the guest is still at the source. An error that is not terminal is retried.
+// refuseMigrationIfTerminal has the source's agent fail the migration if the target can never be prepared. Only the
+// source's agent may record a failure: only it is certain that the guest is still at the source. An error that is not
+// terminal is retried.
 func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, phaseErr error) error {
 	var terminal *outcome.Terminal
 	if s.Incoming == nil || !errors.As(phaseErr, &terminal) || vmistatus.HasEnded(s.Incoming.Status.MigrationState) {
@@ -247,9 +255,9 @@ func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, ph
 // errNotComplete is the error of a release before the target's guest is complete.
 var errNotComplete = errors.New("the guest is not transferred completely")
 
-// RunReleased lets a guest that the source's agent has released run at once, and triggers a reconciliation for the rest.
-// It returns for how long the guest has run: in a post-copy, libvirt resumes it earlier. It is called while the VMI may be reconciled,
-// so it uses no podCache.
+// RunReleased lets a guest that the source's agent has released run at once, and triggers a reconciliation for the
+// rest. It returns for how long the guest has run: in a post-copy, libvirt resumes it earlier. It is called while the
+// VMI may be reconciled, so it uses no podCache.
 func (r *Reconciler) RunReleased(ctx context.Context, key types.NamespacedName, uid types.UID) (time.Duration, error) {
 	defer r.Enqueue(key)
 	pods, err := r.listPods(ctx, key)

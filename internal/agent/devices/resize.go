@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package devices
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reasons of the condition Synchronized when libvirt refuses to change the CPUs or the memory of the guest. KubeVirt's names of such
-// failures.
+// Reasons of the condition Synchronized when libvirt refuses to change the CPUs or the memory of the guest. KubeVirt's
+// names of such failures.
 const (
 	ReasonHotPlugCPU    = "HotPlugCPUError"
 	ReasonHotPlugMemory = "HotPlugMemoryError"
@@ -40,9 +40,10 @@ type guestResizer interface {
 	UpdateMemory(ctx context.Context, domain string, device *libvirtxml.DomainMemorydev) error
 }
 
-// resizeGuest gives a running guest the CPUs and the memory of its spec, once the kubelet has given its Pod the resources for them. It
-// depends on what the domain and the Pod have alone, so it also works after the agent was replaced, and after a migration.
-func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResizer) error {
+// Resize gives a running guest the CPUs and the memory of its spec, once the kubelet has given its Pod the resources
+// for them. It depends on what the domain and the Pod have alone, so it also works after the agent was replaced, and
+// after a migration.
+func (s *Guest) Resize(ctx context.Context, guest guestResizer) error {
 	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
 		vmistatus.Migrating(&s.VMI.Status) {
 		return nil
@@ -56,18 +57,18 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 		return nil
 	}
 	if next.Sockets != granted.Sockets {
-		t := topologyOf(s.Domain.XML)
-		err := r.resize(s, ReasonHotPlugCPU, func() error {
+		t := TopologyOf(s.Domain.XML)
+		err := s.resize(ReasonHotPlugCPU, func() error {
 			return guest.SetVCPUs(ctx, s.DomainName(), uint(next.Sockets*t.Cores*t.Threads))
 		})
 		if err != nil {
 			return err
 		}
 		// The new vCPUs have no priority yet.
-		s.cache.realtime.reset()
+		s.state.realtime.reset()
 	}
 	if next.Memory != granted.Memory {
-		err := r.resize(s, ReasonHotPlugMemory, func() error { return requestMemory(ctx, s, guest, uint64(next.Memory)) })
+		err := s.resize(ReasonHotPlugMemory, func() error { return s.requestMemory(ctx, guest, uint64(next.Memory)) })
 		if err != nil {
 			return err
 		}
@@ -75,11 +76,11 @@ func (r *Reconciler) resizeGuest(ctx context.Context, s *scope, guest guestResiz
 	if err := s.ReadDomain(ctx, guest); err != nil {
 		return err
 	}
-	return r.setRealtime(ctx, s)
+	return s.SetRealtime(ctx)
 }
 
 // requestMemory requests that the guest has a number of bytes of memory. A guest cannot have less than at its start.
-func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint64) error {
+func (s *Guest) requestMemory(ctx context.Context, guest guestResizer, bytes uint64) error {
 	atBoot := s.Domain.AtBoot()
 	requested := uint((bytes - min(bytes, atBoot)) >> 10)
 	if attached := s.Domain.MemoryDevice(); attached != nil {
@@ -96,7 +97,7 @@ func requestMemory(ctx context.Context, s *scope, guest guestResizer, bytes uint
 }
 
 // resize attempts to resize the guest. If libvirt refuses, a condition reports it with the reason.
-func (r *Reconciler) resize(s *scope, reason string, run func() error) error {
+func (s *Guest) resize(reason string, run func() error) error {
 	return s.Attempt(reason, reason, func() error {
 		if err := run(); err != nil {
 			return phase.FromConnection(fmt.Errorf("the guest keeps its size: %w", err))
@@ -108,7 +109,7 @@ func (r *Reconciler) resize(s *scope, reason string, run func() error) error {
 // grantedTo returns what a running guest may have of that which can change. A guest takes the memory as it can.
 func grantedTo(vmi *v1.VirtualMachineInstance, d *hypervisor.Domain) resize.Size {
 	var size resize.Size
-	if t := topologyOf(d.XML); t != nil && resize.CanResizeCPUs(vmi) {
+	if t := TopologyOf(d.XML); t != nil && resize.CanResizeCPUs(vmi) {
 		size.Sockets = t.Sockets
 	}
 	if d.XML.MaximumMemory != nil && resize.CanResizeMemory(vmi) {
@@ -117,8 +118,8 @@ func grantedTo(vmi *v1.VirtualMachineInstance, d *hypervisor.Domain) resize.Size
 	return size
 }
 
-// topologyOf returns the topology of the vCPUs that a running guest has, or nil if libvirt does not report one.
-func topologyOf(d *libvirtxml.Domain) *v1.CPUTopology {
+// TopologyOf returns the topology of the vCPUs that a running guest has, or nil if libvirt does not report one.
+func TopologyOf(d *libvirtxml.Domain) *v1.CPUTopology {
 	if d.CPU == nil || d.CPU.Topology == nil {
 		return nil
 	}
@@ -130,4 +131,30 @@ func topologyOf(d *libvirtxml.Domain) *v1.CPUTopology {
 		t.Sockets = min(max(uint32(d.VCPU.Current)/perSocket, 1), t.Sockets)
 	}
 	return t
+}
+
+// realtimePriority reports whether all vCPUs of the guest have the priority that they need.
+type realtimePriority struct{ set bool }
+
+// reset makes the next reconciliation set the priority again.
+func (p *realtimePriority) reset() { p.set = false }
+
+// SetRealtime gives the vCPUs of a realtime guest their priority, once for each process of the agent.
+func (s *Guest) SetRealtime(ctx context.Context) error {
+	if s.VMI == nil || !s.Domain.Active() || s.state.realtime.set {
+		return nil
+	}
+	vcpus, err := domain.RealtimeVCPUs(s.VMI)
+	if err != nil {
+		return &outcome.Terminal{Reason: phase.ReasonInvalidDomain, Err: err}
+	}
+	return s.Attempt("set realtime priority", phase.ReasonSynchronizing, func() error {
+		if len(vcpus) > 0 {
+			if err := s.devices.Files(s.Pod.UID).SetRealtime(ctx, vcpus); err != nil {
+				return fmt.Errorf("the guest runs without realtime priority: %w", err)
+			}
+		}
+		s.state.realtime.set = true
+		return nil
+	})
 }

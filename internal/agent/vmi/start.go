@@ -18,13 +18,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/outcome"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Reasons of the condition Synchronized when it is False, and of the event SyncFailed.
@@ -37,8 +40,6 @@ const (
 	ReasonInvalidNetwork = "InvalidNetwork"
 	// ReasonMissingPodInterface: the Pod lacks an interface for one of the guest's networks.
 	ReasonMissingPodInterface = "MissingPodInterface"
-	// ReasonInvalidDomain: the spec cannot be turned into a domain.
-	ReasonInvalidDomain = "InvalidDomain"
 	// ReasonUnreachable: the launcher's libvirtd does not respond.
 	ReasonUnreachable = "LibvirtUnreachable"
 )
@@ -63,7 +64,8 @@ type domainStarter interface {
 	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
 }
 
-// mayStart reports whether the domain may still be started in this Pod. A Pod runs one guest once: the next guest gets a new Pod.
+// mayStart reports whether the domain may still be started in this Pod. A Pod runs one guest once: the next guest gets
+// a new Pod.
 func (s *scope) mayStart() bool {
 	if s.Domain != nil && s.Domain.State != hypervisor.StateDefined {
 		return false
@@ -104,13 +106,14 @@ func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// isMigrationTarget reports whether the Pod is the target of a migration. Before the VMI's status names it, the Pod is known by its
-// label, which only virt-controller may set.
+// isMigrationTarget reports whether the Pod is the target of a migration. Before the VMI's status names it, the Pod is
+// known by its label, which only virt-controller may set.
 func (s *scope) isMigrationTarget() bool {
 	return s.VMI == nil && (s.Incoming != nil || s.Pod.Labels[v1.MigrationJobLabel] != "")
 }
 
-// forwardPorts forwards to the guest the ports that a migration to this Pod may have used, once for each process of the agent.
+// forwardPorts forwards to the guest the ports that a migration to this Pod may have used, once for each process of the
+// agent.
 func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
 	if s.VMI == nil || s.Incoming != nil || s.cache.prepared.forwards || !s.Domain.Active() {
 		return nil
@@ -124,8 +127,8 @@ func (r *Reconciler) forwardPorts(ctx context.Context, s *scope) error {
 	})
 }
 
-// advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the next
-// reconciliation, because a guest can run without the gateway.
+// advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the
+// next reconciliation, because a guest can run without the gateway.
 func (r *Reconciler) advertise(ctx context.Context, s *scope) error {
 	vmi := s.KnownVMI()
 	if vmi == nil || (s.interfaces == nil && !s.Domain.Active()) {
@@ -148,12 +151,12 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 		disks, err := media.Prepare(ctx, storage, r.Content(s.Pod.UID), media.Limits{
 			ReserveBytes:        s.Config.MinimumReservePVCBytes,
 			TolerateLessPercent: s.Config.PVCTolerateLessSpaceUpToPercent,
-		}, withoutHotplugged(vmi, s.Pod))
+		}, devices.WithoutHotplugged(vmi, s.Pod))
 		if err != nil {
 			return fromMedia(vmi, err)
 		}
 		if tracks {
-			if err := media.Track(ctx, storage, r.Files(s.Pod.UID), withoutHotplugged(vmi, s.Pod), disks); err != nil {
+			if err := media.Track(ctx, storage, r.Files(s.Pod.UID), devices.WithoutHotplugged(vmi, s.Pod), disks); err != nil {
 				return phase.FromConnection(fmt.Errorf("prepare disks: %w", err))
 			}
 		}
@@ -204,6 +207,18 @@ func invalidReason(vmi *v1.VirtualMachineInstance, volume string) string {
 	return ReasonInvalidVolume
 }
 
+// mountBeforeStart mounts the hotplugged volumes of a guest that is to be started, and adds them to the prepared ones.
+func mountBeforeStart(ctx context.Context, s *scope) error {
+	if !s.Assigned || !s.mayStart() || s.disks == nil {
+		return nil
+	}
+	if err := s.devices.MountBeforeStart(ctx); err != nil {
+		return err
+	}
+	s.disks = s.devices.WithPlugged(s.VMI, s.disks)
+	return nil
+}
+
 // startDomain builds and starts the domain.
 func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainStarter) error {
 	if !s.mayStart() {
@@ -250,7 +265,7 @@ func (r *Reconciler) build(
 		return nil, fmt.Errorf("inspect the launcher Pod: %w", err)
 	}
 	// A guest that is received may not have all volumes of its spec yet.
-	collected.Unplugged = unplugged(vmi, s.Pod, collected.Disks)
+	collected.Unplugged = devices.Unplugged(vmi, s.Pod, collected.Disks)
 	definition, err := domain.Build(vmi, collected)
 	if err != nil {
 		return nil, s.fromBuild(err)
@@ -258,8 +273,8 @@ func (r *Reconciler) build(
 	return definition, r.describeDevices(ctx, s, launcher, vmi, definition)
 }
 
-// describeDevices writes the addresses of tagged devices to the guest's config drive. libvirt chooses the same addresses each
-// time that the domain is defined.
+// describeDevices writes the addresses of tagged devices to the guest's config drive. libvirt chooses the same
+// addresses each time that the domain is defined.
 func (r *Reconciler) describeDevices(
 	ctx context.Context, s *scope, launcher domainBuilder, vmi *v1.VirtualMachineInstance, definition *libvirtxml.Domain,
 ) error {
@@ -299,7 +314,7 @@ func (s *scope) fromBuild(err error) error {
 		s.cache.prepared.discard()
 		return err
 	}
-	return &outcome.Terminal{Reason: ReasonInvalidDomain, Err: err}
+	return &outcome.Terminal{Reason: phase.ReasonInvalidDomain, Err: err}
 }
 
 // actStart is all that leads to the start of a guest, or to the state in which a Pod can receive one.
@@ -322,4 +337,38 @@ func (r *Reconciler) toStart(s *scope, run func() error) func() error {
 		}
 		return s.Attempted(actStart, phase.ReasonSynchronizing, err)
 	}
+}
+
+// ReasonStateDamaged is the reason of the condition Synchronized while the persistent state of TPM or EFI cannot be
+// used.
+const ReasonStateDamaged = "PersistentStateDamaged"
+
+// stateRetry is the delay before damaged state is read again, which a user may have replaced or removed.
+const stateRetry = time.Minute
+
+// stateChecker reads the persistent state of a guest that is about to start.
+type stateChecker interface {
+	// CheckState returns hypervisor.ErrStateDamaged if the guest cannot use a file of its state.
+	CheckState(ctx context.Context, files hypervisor.StateFiles) error
+}
+
+// checkState returns an error if the guest's persistent state is damaged. swtpm and QEMU would fail without naming the
+// file. Nothing is repaired: a TPM's state may have keys of which a backup has a copy.
+func (s *scope) checkState(ctx context.Context, launcher stateChecker, definition *libvirtxml.Domain) error {
+	var files hypervisor.StateFiles
+	if s.VMI.Spec.HasPersistentEFI() {
+		files.NVRAM = launcherpod.NVRAMStateFile(s.VMI.Name)
+	}
+	if s.VMI.Spec.HasPersistentTPM() {
+		files.TPM = launcherpod.TPMStateDir(definition.UUID)
+	}
+	err := launcher.CheckState(ctx, files)
+	if errors.Is(err, hypervisor.ErrStateDamaged) {
+		return &outcome.Retry{Reason: ReasonStateDamaged, After: stateRetry, Err: fmt.Errorf("PersistentVolumeClaim %s: %w: restore the claim from a backup, "+
+			"or stop the VirtualMachine and delete the claim to start with an empty TPM and new EFI variables", podspec.StateClaim(s.Pod), err)}
+	}
+	if err != nil {
+		return fmt.Errorf("check the persistent state: %w", phase.FromConnection(err))
+	}
+	return nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package vmi
+package devices
 
 import (
 	"context"
@@ -25,12 +25,14 @@ import (
 const (
 	// growRetry is the delay before a disk that could not grow is tried again.
 	growRetry = 5 * time.Minute
-	// roomRetries is how often the room of a file system is read again. It can become larger later than its claim, as on storage over the
-	// network, and stays smaller than the claim's size without its configured overhead in many file systems.
+	// roomRetries is how often the room of a file system is read again. It can become larger later than its claim, as
+	// on storage over the network, and stays smaller than the claim's size without its configured overhead in many file
+	// systems.
 	roomRetries = 3
 )
 
-// errLessRoom is the error of a disk that is smaller than its claim allows, because its file system has no room for more.
+// errLessRoom is the error of a disk that is smaller than its claim allows, because its file system has no room for
+// more.
 var errLessRoom = errors.New("its file system has room for less")
 
 // growth is the last attempt to grow a disk.
@@ -46,7 +48,8 @@ type growth struct {
 // growths are the last attempts to grow disks, by their volume as it is mounted.
 type growths struct{ byMount map[mountID]growth }
 
-// forgetOthers forgets the disks of volumes that are not in the status any more: other claims may be plugged by their names.
+// forgetOthers forgets the disks of volumes that are not in the status any more: other claims may be plugged by their
+// names.
 func (g *growths) forgetOthers(status *v1.VirtualMachineInstanceStatus) {
 	maps.DeleteFunc(g.byMount, func(id mountID, _ growth) bool { return vmistatus.FindVolume(status, id.volume) == nil })
 }
@@ -66,15 +69,15 @@ func (g growth) after(want uint64, err error, now time.Time) growth {
 	return attempt
 }
 
-// mountID identifies a volume in a launcher Pod. Another claim can be plugged by the name of an earlier one, then with another
-// attachment Pod.
+// mountID identifies a volume in a launcher Pod. Another claim can be plugged by the name of an earlier one, then with
+// another attachment Pod.
 type mountID struct {
 	volume     string
 	attachment types.UID
 }
 
 // mountOf identifies a volume of the spec as it is in the launcher Pod now.
-func (s *scope) mountOf(volume *v1.Volume) mountID {
+func (s *Guest) mountOf(volume *v1.Volume) mountID {
 	id := mountID{volume: volume.Name}
 	if status := vmistatus.FindVolume(&s.VMI.Status, volume.Name); vmistatus.IsHotplugged(status) {
 		id.attachment = status.HotplugVolume.AttachPodUID
@@ -84,30 +87,31 @@ func (s *scope) mountOf(volume *v1.Volume) mountID {
 
 // diskGrower grows disks of a running domain.
 type diskGrower interface {
-	diskMeter
-	// GrowDisk grows a disk, by the name of its target: to a number of bytes, or with 0 to the size of its block device.
+	DiskMeter
+	// GrowDisk grows a disk, by the name of its target: to a number of bytes, or with 0 to the size of its block
+	// device.
 	GrowDisk(ctx context.Context, name, target string, bytes uint64) error
 	// Pool returns a directory of the Pod as a storage pool.
 	Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error)
 }
 
-// growDisks grows the disks of a running guest to the sizes of their claims, which virt-controller writes to the status. It never
-// fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone, so it also works after the
-// agent was replaced. docs/adr/0051
-func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) error {
-	if s.VMI == nil || !s.cache.sizes.read() || !s.Domain.Active() || s.Domain.Transient() || migratesOrWill(s.VMI) ||
+// GrowDisks grows the disks of a running guest to the sizes of their claims, which virt-controller writes to the
+// status. It never fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone,
+// so it also works after the agent was replaced. docs/adr/0051
+func (s *Guest) GrowDisks(ctx context.Context, disks diskGrower) error {
+	if s.VMI == nil || !s.state.sizes.read() || !s.Domain.Active() || s.Domain.Transient() || MigratesOrWill(s.VMI) ||
 		backup.InProgress(&s.VMI.Status) {
 		return nil
 	}
 	grown := false
 	for i := range s.VMI.Spec.Volumes {
 		volume := &s.VMI.Spec.Volumes[i]
-		target, want := growing(s, volume)
-		if want == 0 || want <= s.cache.sizes.of(target) {
+		target, want := s.growing(volume)
+		if want == 0 || want <= s.state.sizes.of(target) {
 			continue
 		}
 		id := s.mountOf(volume)
-		last, tried := s.cache.growths.byMount[id]
+		last, tried := s.state.growths.byMount[id]
 		switch {
 		case tried && last.bytes == want && last.retry.IsZero():
 			continue // The device has not grown with its claim, or the file system still has no room for more.
@@ -115,27 +119,27 @@ func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) 
 			s.RequeueAfter(last.retry.Sub(s.Now))
 			continue
 		}
-		err := r.growDisk(ctx, s, disks, volume, target, want)
+		err := s.growDisk(ctx, disks, volume, target, want)
 		if err != nil && !errors.Is(err, errLessRoom) {
 			log.FromContext(ctx).Error(err, "Cannot grow a disk to the size of its claim", "volume", volume.Name, "bytes", want)
 		}
 		attempt := last.after(want, err, s.Now)
 		s.RequeueAfter(attempt.retry.Sub(s.Now))
-		if s.cache.growths.byMount == nil {
-			s.cache.growths.byMount = map[mountID]growth{}
+		if s.state.growths.byMount == nil {
+			s.state.growths.byMount = map[mountID]growth{}
 		}
-		s.cache.growths.byMount[id] = attempt
+		s.state.growths.byMount[id] = attempt
 		grown = true
 	}
 	if grown {
-		s.cache.sizes.forget()
-		measureDisks(ctx, s, disks)
+		s.state.sizes.forget()
+		s.Measure(ctx, disks)
 	}
 	return nil
 }
 
 // growing returns the target of the disk on a claim and the size to grow it to, or 0 if it does not grow.
-func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
+func (s *Guest) growing(volume *v1.Volume) (target string, bytes uint64) {
 	info := claimInfo(s.VMI, volume.Name)
 	if info == nil || !media.Grows(s.VMI, volume) {
 		return "", 0
@@ -148,18 +152,18 @@ func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
 	return disk.Target.Dev, media.DiskBytes(info)
 }
 
-func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
+func (s *Guest) growDisk(ctx context.Context, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
 	block := vmistatus.IsBlock(claimInfo(s.VMI, volume.Name))
 	switch disk := domain.FindDisk(s.Domain.XML, domain.DiskAlias(volume.Name)); {
 	case block && disk != nil && domain.IsTracked(disk):
 		// libvirt knows the size of the overlay's file only. QEMU refuses another size than the device's.
-		device, err := r.Files(s.Pod.UID).DeviceBytes(ctx, launcherpod.BlockDevice(volume.Name))
+		device, err := s.devices.Files(s.Pod.UID).DeviceBytes(ctx, launcherpod.BlockDevice(volume.Name))
 		switch {
 		case err != nil:
 			return fmt.Errorf("read the size of its device: %w", err)
 		case device == 0:
 			return errors.New("the size of its device is not known")
-		case device <= s.cache.sizes.of(target):
+		case device <= s.state.sizes.of(target):
 			return nil // The device has not grown with its claim.
 		}
 		return disks.GrowDisk(ctx, s.DomainName(), target, device)
@@ -179,7 +183,7 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 		return fmt.Errorf("its file system has no %s", launcherpod.DiskImage)
 	}
 	size := media.ImageBytes(claimInfo(s.VMI, volume.Name), image, pool.Available)
-	if size > s.cache.sizes.of(target) {
+	if size > s.state.sizes.of(target) {
 		err = disks.GrowDisk(ctx, s.DomainName(), target, size)
 	}
 	if err == nil && size < want {
@@ -188,8 +192,9 @@ func (r *Reconciler) growDisk(ctx context.Context, s *scope, disks diskGrower, v
 	return err
 }
 
-// migratesOrWill reports whether the guest is being migrated or a migration of its volumes is due. libvirt grows no disks then.
-func migratesOrWill(vmi *v1.VirtualMachineInstance) bool {
+// MigratesOrWill reports whether the guest is being migrated or a migration of its volumes is due. libvirt grows no
+// disks then.
+func MigratesOrWill(vmi *v1.VirtualMachineInstance) bool {
 	return vmistatus.Migrating(&vmi.Status) || vmistatus.MovesVolumes(&vmi.Status)
 }
 
@@ -199,4 +204,36 @@ func claimInfo(vmi *v1.VirtualMachineInstance, volume string) *v1.PersistentVolu
 		return status.PersistentVolumeClaimInfo
 	}
 	return nil
+}
+
+// DiskMeter measures disks.
+type DiskMeter interface {
+	// DiskSizes returns the sizes of the disks of a running domain in bytes, by the name of their target.
+	DiskSizes(ctx context.Context, name string) (map[string]uint64, error)
+}
+
+// diskSizes are the sizes of the running guest's disks in bytes, by the name of their target.
+type diskSizes struct{ byTarget map[string]uint64 }
+
+// read reports whether the sizes have been read.
+func (d *diskSizes) read() bool { return d.byTarget != nil }
+
+// of returns the size of a disk, or 0 if it is not known.
+func (d *diskSizes) of(target string) uint64 { return d.byTarget[target] }
+
+// forget makes Measure read the sizes again.
+func (d *diskSizes) forget() { d.byTarget = nil }
+
+// Measure reads the exact sizes of the guest's disks once. A claim has only a rounded size, and a disk that moves to
+// another volume has to keep its own. After a failure the next reconciliation reads them.
+func (s *Guest) Measure(ctx context.Context, disks DiskMeter) {
+	if s.state.sizes.read() || !s.Domain.Active() {
+		return
+	}
+	sizes, err := disks.DiskSizes(ctx, s.DomainName())
+	if err != nil {
+		log.FromContext(ctx).V(3).Info("Cannot read the sizes of the guest's disks yet", "error", err.Error())
+		return
+	}
+	s.state.sizes.byTarget = sizes
 }
