@@ -19,7 +19,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/brokerclient"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
+	"github.com/vireo-project/vireo/internal/agent/jobs/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 	"github.com/vireo-project/vireo/test/broker"
 )

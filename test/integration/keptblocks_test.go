@@ -20,8 +20,8 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media/overlay"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -104,7 +104,7 @@ func (w alteredWriter) UploadAt(ctx context.Context, pool, name string, at uint6
 	return w.Launcher.UploadAt(ctx, pool, name, at, data)
 }
 
-// transfer transfers the guest with the bitmaps of its disk, which the agents send as migration.Transfers does. An error of the target is
+// transfer transfers the guest with the bitmaps of its disk, which the agents send as migrate.Transfers does. An error of the target is
 // reported, and the migration continues.
 func (k *keptPair) transfer(ctx context.Context, change func(*hypervisor.TransferRequest)) error {
 	GinkgoHelper()
@@ -117,7 +117,7 @@ func (k *keptPair) transfer(ctx context.Context, change func(*hypervisor.Transfe
 	Expect(err).NotTo(HaveOccurred())
 	r.KeepBitmaps = func(ctx context.Context) error {
 		begin := time.Now()
-		disks, err := migration.ReadBitmaps(ctx, k.sourceConn, live, built, nil)
+		disks, err := migrate.ReadBitmaps(ctx, k.sourceConn, live, built, nil)
 		Expect(err).NotTo(HaveOccurred())
 		read := time.Since(begin)
 		err = peer.WriteBitmaps(ctx, alteredWriter{k.targetConn, k.alter}, built, disks)

@@ -26,7 +26,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 	"github.com/vireo-project/vireo/internal/broker/podprocess"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/domain"

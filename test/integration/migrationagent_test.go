@@ -28,8 +28,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -95,7 +95,7 @@ type agentProcess struct {
 	connections *rpc.Manager
 	targets     *peer.Targets
 	peers       *peer.Client
-	transfers   *migration.Transfers
+	transfers   *migrate.Transfers
 	// changed gets an element when something has changed that an order may wait for.
 	changed chan struct{}
 
@@ -157,7 +157,7 @@ func (a *agentProcess) start(ctx context.Context) error {
 	a.peers = peer.NewClient(func(node string) (*tls.Config, error) {
 		return certificate.MigrationClient(fixedCertificate{pair}, trust, node)
 	}, a.Port)
-	a.transfers = migration.NewTransfers(migration.Options{
+	a.transfers = migrate.NewTransfers(migrate.Options{
 		Peer: a.peers, OnMigrated: a.release, Enqueue: func(types.NamespacedName) { a.notify() }, Checksum: a.sum, RecordEvent: a.recordEvent,
 	})
 	server, err := peer.NewServer(peer.ServerOptions{
@@ -226,7 +226,7 @@ func (a *agentProcess) execute(ctx context.Context, order *agentOrder) error {
 		a.incoming = order.VMI
 		a.mu.Unlock()
 		a.targets.Put(m.MigrationUID, peer.Target{
-			Pod: podRef(), Address: order.Address, Domain: order.Domain, Plain: migration.IsPlain(m.VMIMConfigurationOptions),
+			Pod: podRef(), Address: order.Address, Domain: order.Domain, Plain: migrate.IsPlain(m.VMIMConfigurationOptions),
 		})
 		return nil
 	case orderForget:

@@ -32,7 +32,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
 	"github.com/vireo-project/vireo/internal/apiserver/stream"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -47,7 +47,7 @@ func yes() bool { return true }
 var gathered = sync.OnceValues(func() ([]*dto.MetricFamily, error) {
 	syncs := &metrics.Syncs{Exists: func(context.Context, types.NamespacedName) bool { return true }}
 	collectors := []prometheus.Collector{
-		syncs, controllerCollector(), agentCollector(), waitingCollector(), migration.NewTransfers(migration.Options{}).Metrics("node"),
+		syncs, controllerCollector(), agentCollector(), waitingCollector(), migrate.NewTransfers(migrate.Options{}).Metrics("node"),
 		&guestmetrics.PanicCollector{Counts: func() map[types.NamespacedName]uint64 {
 			return map[types.NamespacedName]uint64{{Namespace: "ns", Name: "vm"}: 1}
 		}},
@@ -124,7 +124,7 @@ func touch(c prometheus.Collector) {
 }
 
 // described returns the metrics that collectors describe and have no sample of: those of migrations, which only a transfer has. Their
-// type follows from their name, and internal/agent/migration compares it.
+// type follows from their name, and internal/agent/migrate compares it.
 func described(collectors []prometheus.Collector, families []*dto.MetricFamily) []*dto.MetricFamily {
 	known := map[string]bool{}
 	for _, family := range families {

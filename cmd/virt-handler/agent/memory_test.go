@@ -14,7 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/component/memorylimit"

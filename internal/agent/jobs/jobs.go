@@ -14,9 +14,9 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/vireo-project/vireo/internal/agent/jobs/pull"
+	"github.com/vireo-project/vireo/internal/agent/jobs/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/agent/phase"
-	"github.com/vireo-project/vireo/internal/agent/pull"
-	"github.com/vireo-project/vireo/internal/agent/snapshotfreeze"
 	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )

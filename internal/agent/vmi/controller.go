@@ -35,8 +35,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/jobs"
 	"github.com/vireo-project/vireo/internal/agent/media"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/metrics"
@@ -115,7 +115,7 @@ type Reconciler struct {
 	Options
 
 	// transfers are the migrations of which this node is the source.
-	transfers *migration.Transfers
+	transfers *migrate.Transfers
 	// devices are those of the node's guests, as jobs are.
 	devices *devices.Devices
 	jobs    *jobs.Jobs
@@ -143,7 +143,7 @@ func New(o Options) *Reconciler {
 		Files: func(pod types.UID) devices.Files { return o.Files(pod) },
 	}
 	r.jobs = jobs.New(jobs.Options{Clock: o.Clock, Enqueue: o.Enqueue, ExporterTLS: o.ExporterTLS})
-	r.transfers = migration.NewTransfers(migration.Options{
+	r.transfers = migrate.NewTransfers(migrate.Options{
 		Peer: o.Peer, Enqueue: o.Enqueue, RecordMode: r.recordMode, OnMigrated: r.transferOwnership, Checksum: o.Checksum,
 		RecordEvent:  r.recordMigrating,
 		DetectStalls: func() bool { return o.Config().IsEnabled(clusterconfig.GateStallDetection) },

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/test/fakes/libvirt"

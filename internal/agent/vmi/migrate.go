@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/limits"
@@ -177,7 +177,7 @@ func (r *Reconciler) isMigrated(s *scope) bool {
 
 // Peer sends requests to the agents of other nodes.
 type Peer interface {
-	migration.Peer
+	migrate.Peer
 	// Release releases a guest to the target's agent: the source's guest will never run again. It returns how long the
 	// target's guest has run.
 	Release(ctx context.Context, a peer.Attempt) (time.Duration, error)

@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/jobs"
 	"github.com/vireo-project/vireo/internal/agent/media"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/domain"
@@ -131,7 +131,7 @@ type Connection interface {
 
 // migrationSource is what the source of a migration does with the guest.
 type migrationSource interface {
-	migration.Source
+	migrate.Source
 	phase.DomainReader
 	// ResumeSource resumes a guest that was suspended for a migration.
 	ResumeSource(ctx context.Context, domain string) error

@@ -14,8 +14,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -63,7 +63,7 @@ func (r *Reconciler) migrateSource(ctx context.Context, s *scope, vmi *v1.Virtua
 // sourceView returns what the source's agent observes, and the transfer if this process has started it.
 func (r *Reconciler) sourceView(
 	ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance,
-) (protocol.SourceView, *migration.Transfer, error) {
+) (protocol.SourceView, *migrate.Transfer, error) {
 	state, err := s.connection.SourceState(ctx, s.DomainName())
 	if err != nil {
 		return protocol.SourceView{}, nil, phase.FromConnection(err)
@@ -78,7 +78,7 @@ func (r *Reconciler) sourceView(
 // transferView returns what libvirt reports, and the transfer if this process has started it.
 func (r *Reconciler) transferView(
 	uid types.UID, record protocol.Record, state hypervisor.SourceState,
-) (*migration.Transfer, protocol.SourceView) {
+) (*migrate.Transfer, protocol.SourceView) {
 	view := protocol.SourceView{Record: record, Domain: state.Domain}
 	transfer := r.transfers.Find(uid)
 	if transfer != nil {
@@ -89,7 +89,7 @@ func (r *Reconciler) transferView(
 	return transfer, view
 }
 
-func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Action, transfer *migration.Transfer) error {
+func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Action, transfer *migrate.Transfer) error {
 	switch action {
 	case protocol.Start:
 		now := r.stamp()
@@ -126,7 +126,7 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 // aborted is the failure of a migration that was aborted on request. KubeVirt's text (virtwrap, asyncMigrationAbort).
 const aborted = "Live migration aborted"
 
-func (r *Reconciler) cancelTransfer(ctx context.Context, s *scope, transfer *migration.Transfer) error {
+func (r *Reconciler) cancelTransfer(ctx context.Context, s *scope, transfer *migrate.Transfer) error {
 	if transfer == nil {
 		return phase.FromConnection(s.connection.CancelTransfer(ctx, s.DomainName()))
 	}
@@ -165,7 +165,7 @@ func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
 }
 
 // recordFailure records that the source keeps the guest.
-func (r *Reconciler) recordFailure(ctx context.Context, s *scope, transfer *migration.Transfer) error {
+func (r *Reconciler) recordFailure(ctx context.Context, s *scope, transfer *migrate.Transfer) error {
 	now := r.stamp()
 	why := r.failureReason(s, transfer)
 	uid := s.Before.Status.MigrationState.MigrationUID
@@ -189,12 +189,12 @@ func (r *Reconciler) recordFailure(ctx context.Context, s *scope, transfer *migr
 }
 
 // failureReason returns why the source keeps the guest.
-func (r *Reconciler) failureReason(s *scope, transfer *migration.Transfer) string {
+func (r *Reconciler) failureReason(s *scope, transfer *migrate.Transfer) string {
 	var err error
 	if transfer != nil {
 		err = transfer.State().Err
 	}
-	var canceled *migration.CanceledError
+	var canceled *migrate.CanceledError
 	switch {
 	case s.Before.Status.MigrationState.StartTimestamp == nil:
 		return aborted

@@ -18,8 +18,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/devices"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/phase"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/outcome"
@@ -197,7 +197,7 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 	}
 	r.Targets.Put(state.MigrationUID, peer.Target{
 		Pod: hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, Address: address, Domain: text, Digests: podspec.ImageDigests(s.Pod),
-		Plain: migration.IsPlain(state.VMIMConfigurationOptions),
+		Plain: migrate.IsPlain(state.VMIMConfigurationOptions),
 	})
 	s.cache.received.migration = state.MigrationUID
 	if err := r.publishTarget(ctx, s); err != nil {

@@ -12,7 +12,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 )
 

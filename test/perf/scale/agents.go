@@ -31,7 +31,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/facts"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
 	"github.com/vireo-project/vireo/internal/agent/observe"
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 	"github.com/vireo-project/vireo/internal/certificate"

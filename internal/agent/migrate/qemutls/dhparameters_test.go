@@ -9,7 +9,7 @@ import (
 	"math/big"
 	"testing"
 
-	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 )
 
 // RFC 7919, appendix A: p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + X) 2^64 - 1, where X is the least for which p and (p-1)/2 are prime.

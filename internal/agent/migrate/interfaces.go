@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package migration
+package migrate
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 )
 
 // Peer sends requests to the target's agent.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package migration
+package migrate
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration/peer"
-	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/migrate/peer"
+	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 )
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package migration
+package migrate
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
-	"github.com/vireo-project/vireo/internal/agent/migration/convergence"
+	"github.com/vireo-project/vireo/internal/agent/migrate/convergence"
 )
 
 // slowSource is slow to report the progress of a transfer.
