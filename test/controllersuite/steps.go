@@ -72,10 +72,11 @@ func (s *Steps) ExpectSteady(object client.Object) ctrl.Result {
 }
 
 // ExpectBudget reconciles an object once and expects these writes, each as often as it is listed, in any order.
-func (s *Steps) ExpectBudget(object client.Object, writes ...string) {
+func (s *Steps) ExpectBudget(object client.Object, writes ...string) ctrl.Result {
 	GinkgoHelper()
-	_, written := s.step(object)
+	result, written := s.step(object)
 	Expect(written).To(ConsistOf(writes))
+	return result
 }
 
 // ExpectOrder reconciles an object once and expects these writes in this order. A caller explains what depends on it.

@@ -35,47 +35,94 @@ var _ = Describe("VirtualMachineRestore", func() {
 		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.NS, Name: name}}
 	}
 
-	It("restores a VM step by step, and writes nothing afterwards", func() {
+	It("is written once by each step that it takes", func() {
 		of := r.Restore()
+		r.ExpectBudget(of, patchRestore, patchRestoreStatus)
+		r.ExpectBudget(of, patchVMStatus)
+		r.ExpectBudget(of, patchRestoreStatus)
+		// The VM is checked in a dry run before anything is created for it.
+		r.ExpectOrder(of, patchVM, createClaim, createClaim)
+		r.Provision()
+		r.ExpectBudget(of, createDataVolume, patchRestoreStatus)
+		r.Provision()
+		// With one write, no client sees a VM with only some of its restored disks.
+		r.ExpectBudget(of, patchVM)
+		r.ExpectBudget(of, deleteDataVolume)
+		r.ExpectBudget(of, patchVMStatus)
+		r.ExpectBudget(of, patchRestoreStatus)
+		r.ExpectSteady(of)
+	})
+
+	It("restores a VM step by step, and writes nothing afterwards", func() {
+		of, before := r.Restore(), r.objects()
 		By("the finalizer and the owner, then the first status")
-		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		r.Step(of)
 		ExpectExists(of)
 		Expect(of.Finalizers).To(ConsistOf(snapshot.VirtualMachineRestoreFinalizer))
 		Expect(metav1.IsControlledBy(of, r.VM)).To(BeTrue())
 		Expect(conditionsOf(of)).To(HaveExactElements(
 			"Progressing=True: Initializing VirtualMachineRestore", "Ready=False: Initializing VirtualMachineRestore"))
+		Expect(r.LockedBy()).To(BeEmpty())
 		By("the lock")
-		r.expectReconciled(of, patchVMStatus)
+		r.Step(of)
 		Expect(r.LockedBy()).To(Equal("back"))
-		By("the names of the claims, before the claims")
-		r.expectReconciled(of, patchRestoreStatus)
+		Expect(ExpectExists(of).Status.Restores).To(BeEmpty())
+		By("the names of the claims and of the former DataVolume, before the claims")
+		r.Step(of)
 		restored := ExpectExists(of).Status.Restores
 		Expect(restored).To(HaveLen(2))
+		Expect(restored[0].DataVolumeName).To(HaveValue(Equal("restore-" + string(of.UID) + "-root")))
+		Expect(restored[0].PersistentVolumeClaimName).To(Equal(*restored[0].DataVolumeName))
+		Expect(restored[1].DataVolumeName).To(BeNil())
 		Expect(restored[1].PersistentVolumeClaimName).To(Equal("restore-" + string(of.UID) + "-data"))
+		Expect(of.Status.DeletedDataVolumes).To(ConsistOf("root-dv"))
+		Expect(r.objects()).To(Equal(before))
 		By("the check of the VM, then the claims")
-		r.expectReconciled(of, patchVM, createClaim, createClaim)
+		version := ExpectExists(r.VM).ResourceVersion
+		r.Step(of)
+		Expect(ExpectExists(r.VM).ResourceVersion).To(Equal(version), "the check is a dry run")
+		claims := r.Claims()
+		Expect(claims).To(HaveLen(4))
+		Expect(claims).To(HaveKey(restored[0].PersistentVolumeClaimName))
+		Expect(claims).To(HaveKey(restored[1].PersistentVolumeClaimName))
 		Expect(conditionsOf(of)).To(HaveExactElements(creatingPVCs, "Ready=False: Waiting for new PVCs"))
 		r.expectQuiet(of)
 		By("the DataVolume, when the claims are bound")
+		made := DataVolume(r.NS, *restored[0].DataVolumeName)
+		ExpectGone(made)
 		r.Provision()
-		r.expectReconciled(of, createDataVolume, patchRestoreStatus)
+		r.Step(of)
+		Expect(metav1.IsControlledBy(ExpectExists(made), r.VM)).To(BeTrue())
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=True: Updating target spec", "Ready=False: Waiting for target update"))
+		Expect(ExpectExists(r.VM).ResourceVersion).To(Equal(version))
 		r.expectQuiet(of)
 		r.Provision()
-		By("the VM, in one write")
-		r.expectReconciled(of, patchVM)
+		By("the VM")
+		r.Step(of)
+		volumes := ExpectExists(r.VM).Spec.Template.Spec.Volumes
+		Expect(volumes[0].DataVolume.Name).To(Equal(made.Name))
+		Expect(volumes[1].PersistentVolumeClaim.ClaimName).To(Equal(restored[1].PersistentVolumeClaimName))
+		Expect(r.VM.Spec.DataVolumeTemplates).To(ConsistOf(HaveField("Name", made.Name)))
+		Expect(r.objects()).To(ContainElements(before), "also the former DataVolume")
 		By("the former DataVolume, the lock, the end")
-		r.expectReconciled(of, deleteDataVolume)
-		r.expectReconciled(of, patchVMStatus)
+		r.Step(of)
+		ExpectGone(DataVolume(r.NS, "root-dv"))
+		Expect(r.LockedBy()).To(Equal("back"))
+		r.Step(of)
+		Expect(r.LockedBy()).To(BeEmpty())
+		Expect(IsRestoreComplete(of)).To(BeFalse())
 		Expect(r.events.Take()).To(BeEmpty())
-		r.expectReconciled(of, patchRestoreStatus)
+		after := r.objects()
+		r.Step(of)
 		Expect(r.events.Take()).To(ConsistOf(completed))
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 
 		Expect(r.LockedBy()).To(BeEmpty())
-		volumes := ExpectExists(r.VM).Spec.Template.Spec.Volumes
-		Expect(volumes[0].DataVolume.Name).To(Equal(*ExpectExists(of).Status.Restores[0].DataVolumeName))
-		Expect(volumes[1].PersistentVolumeClaim.ClaimName).To(Equal(restored[1].PersistentVolumeClaimName))
+		Expect(r.objects()).To(Equal(after))
+		Expect(slices.DeleteFunc(before, func(object string) bool { return slices.Contains(after, object) })).To(
+			ConsistOf(HavePrefix("DataVolume root-dv ")), "nothing else is deleted")
+		Expect(IsRestoreComplete(of)).To(BeTrue())
+		Expect(of.Status.Restores).To(Equal(restored))
 		Expect(of.Status.DeletedDataVolumes).To(ConsistOf("root-dv"))
 		Expect(of.Status.RestoreTime).NotTo(BeNil())
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: Operation complete", "Ready=True: Operation complete"))
@@ -96,7 +143,7 @@ var _ = Describe("VirtualMachineRestore", func() {
 		}
 		Expect(ExpectExists(DataVolume(r.NS, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
 		Expect(ExpectExists(r.VM).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
-		Expect(r.writes.TakeOnly(deleteClaim)).To(HaveLen(2))
+		Expect(r.Writes.TakeOnly(deleteClaim)).To(HaveLen(2), "no restored claim is deleted again")
 	})
 
 	It("creates a VM, and makes it the owner of what was created before it", func() {
@@ -148,24 +195,27 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("reports once what it waits for, and tries again", func() {
+		before := r.objects()
 		of := r.Restore(func(spec *snapshotv1beta1.VirtualMachineRestoreSpec) { spec.VirtualMachineSnapshotName = "later" })
-		r.expectReconciled(of, patchRestore, patchRestoreStatus)
-		again := r.expectReconciled(of, patchRestoreStatus)
-		Expect(again.RequeueAfter).To(Equal(15 * time.Second))
+		r.Step(of)
+		Expect(r.Step(of).RequeueAfter).To(Equal(15 * time.Second))
 		missing := "VMSnapshot " + r.NS + "/later does not exist"
 		Expect(r.events.Take()).To(ConsistOf(encountered + missing))
 		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: "+missing, "Ready=False: "+missing))
 		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(15 * time.Second))
 		Expect(r.LockedBy()).To(BeEmpty())
+		Expect(r.objects()).To(Equal(before))
 	})
 
 	It("does not restore DataVolumes while there is no importer", func() {
 		r.DataVolumes = NoDataVolumes{}
-		of := r.Restore()
-		r.expectReconciled(of, patchRestore, patchRestoreStatus)
-		r.expectReconciled(of, patchRestoreStatus)
+		of, before := r.Restore(), r.objects()
+		r.Step(of)
+		r.Step(of)
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix(encountered + "the cluster has no DataVolumes")))
 		r.expectQuiet(of)
+		Expect(r.LockedBy()).To(BeEmpty())
+		Expect(r.objects()).To(Equal(before))
 		r.DataVolumes = DataVolumes{}
 		r.finish(of)
 	})
@@ -173,7 +223,6 @@ var _ = Describe("VirtualMachineRestore", func() {
 	It("does not create a VM again that was deleted with its restore", func() {
 		of := r.Restore()
 		r.until(of, func() bool { return r.LockedBy() == "back" })
-		r.writes.Take()
 		Expect(K8sClient.Delete(ctx, r.VM)).To(Succeed())
 		r.expectQuiet(of)
 		r.expectQuiet(of)
@@ -188,24 +237,24 @@ var _ = Describe("VirtualMachineRestore", func() {
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		ExpectExists(of).Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{{VolumeName: "data", RestoreName: "mine"}}
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
-		r.writes.Take()
+		before := r.objects()
 		for range 3 {
-			_, err := r.reconcile(of)
-			Expect(err).NotTo(HaveOccurred())
+			r.Step(of)
 		}
-		Expect(r.writes.Take()).NotTo(ContainElement(Or(HavePrefix("create "), HavePrefix("delete "))))
-		ExpectExists(of)
+		Expect(r.objects()).To(Equal(before))
+		Expect(ExpectExists(of).Finalizers).To(ConsistOf("user/finalizer"))
+		Expect(r.LockedBy()).To(BeEmpty())
 	})
 
 	It("starts over after a conflict, if the cache does not show the lock yet", func() {
 		of := r.Restore()
 		stale := ExpectExists(r.VM.DeepCopy())
 		r.until(of, func() bool { return r.LockedBy() == "back" })
-		r.writes.Stale = stale
-		result, err := r.reconcile(of)
+		r.Writes.Stale = stale
+		result, err := r.Try(of)
 		Expect(err).NotTo(HaveOccurred(), "a conflict")
 		Expect(result).NotTo(BeZero())
-		r.writes.Stale = nil
+		r.Writes.Stale = nil
 		r.finish(of)
 	})
 
@@ -228,8 +277,15 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 		GinkgoHelper()
 		r.running()
 		of := r.Restore(readiness(policy))
-		r.expectReconciled(of, patchRestore, patchRestoreStatus)
+		r.Step(of)
 		return of
+	}
+	// expectRunning expects that nothing has been done to stop the VM.
+	expectRunning := func() {
+		GinkgoHelper()
+		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)))
+		Expect(r.VM.Status.StateChangeRequests).To(BeEmpty())
+		Expect(InstanceOf(r.VM).DeletionTimestamp).To(BeNil())
 	}
 	halt := func() {
 		GinkgoHelper()
@@ -238,31 +294,22 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 
 	It("fails at once with FailImmediate, for good", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreFailImmediate)
-		r.expectReconciled(of, patchRestoreStatus)
+		r.Step(of)
 		Expect(conditionsOf(of)).To(ContainElement("Failure=True: Restore target VMI must be powered off before restore operation"))
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning Operation failed: ")))
+		expectRunning()
 		halt()
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
 		Expect(r.LockedBy()).To(BeEmpty())
 	})
 
-	It("fails after the grace period, with a timer of its own", func() {
-		of := started(snapshotv1beta1.VirtualMachineRestoreWaitGracePeriodAndFail)
-		Expect(r.expectReconciled(of, patchRestoreStatus).RequeueAfter).To(Equal(5 * time.Minute))
-		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
-		r.FakeClock.SetTime(r.FakeClock.Now().Add(time.Minute))
-		Expect(r.expectQuiet(of).RequeueAfter).To(Equal(4 * time.Minute))
-		r.FakeClock.SetTime(r.FakeClock.Now().Add(4 * time.Minute))
-		r.expectReconciled(of, patchRestoreStatus)
-		Expect(conditionsOf(of)).To(ContainElement(HavePrefix("Failure=True: Restore target failed to be ready within 5m0s")))
-	})
-
 	It("waits with WaitEventually, and goes on when the VMI is gone", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreWaitEventually)
-		r.expectReconciled(of, patchRestoreStatus)
+		r.Step(of)
 		r.FakeClock.SetTime(r.FakeClock.Now().Add(time.Hour))
-		r.events.Take()
+		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
+		expectRunning()
 		halt()
 		r.finish(of)
 		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)), "the user's choice stays")
@@ -270,41 +317,44 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 
 	It("finds a VMI that the cache does not show", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreWaitEventually)
-		r.writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
+		r.Writes.Blind = func(_ client.ObjectKey, object client.Object) bool {
 			_, isVMI := object.(*v1.VirtualMachineInstance)
 			return isVMI
 		}
-		r.expectReconciled(of, patchRestoreStatus)
+		r.Step(of)
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix(notReady)))
 		Expect(r.LockedBy()).To(BeEmpty())
+		expectRunning()
 	})
 
-	DescribeTable("stops it with StopTarget", func(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase, write string, after v1.VirtualMachineRunStrategy) {
+	DescribeTable("stops it with StopTarget", func(
+		strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase, requested bool,
+		after v1.VirtualMachineRunStrategy,
+	) {
 		vmi := r.running()
 		SetVMIStatus(vmi, phase)
 		EditVM(r.VM, func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = &strategy })
 		of := r.Restore(readiness(snapshotv1beta1.VirtualMachineRestoreStopTarget))
-		r.expectReconciled(of, patchRestore, patchRestoreStatus)
-		writes := []string{patchRestoreStatus}
-		if write != "" {
-			writes = append(writes, write)
-		}
-		r.expectReconciled(of, writes...)
+		r.Step(of)
+		r.Step(of)
 		Expect(r.events.Take()).To(ConsistOf(notReady + "Automatically stopping restore target for restore operation"))
 		r.expectQuiet(of)
 		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(after)))
-		if write == patchVMStatus {
-			Expect(r.VM.Status.StateChangeRequests).To(HaveExactElements(
-				v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &vmi.UID}.MadeUnder(strategy)))
+		var requests []v1.VirtualMachineStateChangeRequest
+		if requested {
+			stop := v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &vmi.UID}
+			requests = append(requests, stop.MadeUnder(strategy))
 		}
+		Expect(r.VM.Status.StateChangeRequests).To(Equal(requests))
+		Expect(r.LockedBy()).To(BeEmpty())
 		halt()
 		r.finish(of)
 		Expect(ExpectExists(r.VM).Spec.RunStrategy).To(HaveValue(Equal(after)), "it stays off")
 	},
-		Entry("Always", v1.RunStrategyAlways, v1.Running, patchVM, v1.RunStrategyHalted),
-		Entry("Once", v1.RunStrategyOnce, v1.Succeeded, patchVM, v1.RunStrategyHalted),
-		Entry("Manual", v1.RunStrategyManual, v1.Running, patchVMStatus, v1.RunStrategyManual),
-		Entry("RerunOnFailure, after a failure", v1.RunStrategyRerunOnFailure, v1.Failed, patchVMStatus, v1.RunStrategyRerunOnFailure),
-		Entry("Halted, and stopping already", v1.RunStrategyHalted, v1.Running, "", v1.RunStrategyHalted),
+		Entry("Always", v1.RunStrategyAlways, v1.Running, false, v1.RunStrategyHalted),
+		Entry("Once", v1.RunStrategyOnce, v1.Succeeded, false, v1.RunStrategyHalted),
+		Entry("Manual", v1.RunStrategyManual, v1.Running, true, v1.RunStrategyManual),
+		Entry("RerunOnFailure, after a failure", v1.RunStrategyRerunOnFailure, v1.Failed, true, v1.RunStrategyRerunOnFailure),
+		Entry("Halted, and stopping already", v1.RunStrategyHalted, v1.Running, false, v1.RunStrategyHalted),
 	)
 })

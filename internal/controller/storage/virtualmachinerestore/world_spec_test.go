@@ -5,13 +5,19 @@ package virtualmachinerestore_test
 
 import (
 	"fmt"
+	"slices"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/storage/virtualmachinerestore"
@@ -35,38 +41,27 @@ const (
 type restores struct {
 	*virtualmachinerestore.Reconciler
 	*Restorable
-	writes *Writes
+	Steps
 	events *RecordedEvents
 }
 
 // newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a snapshot of it.
 func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
-	r := &restores{Restorable: NewRestorable(changes...), writes: NewWrites(), events: &RecordedEvents{}}
+	r := &restores{Restorable: NewRestorable(changes...), Steps: Steps{Writes: NewWrites()}, events: &RecordedEvents{}}
 	r.Reconciler = &virtualmachinerestore.Reconciler{
-		Client: r.writes, APIReader: AsController, Recorder: r.events, DataVolumes: DataVolumes{},
+		Client: r.Writes, APIReader: AsController, Recorder: r.events, DataVolumes: DataVolumes{},
 		VolumeSnapshots: VolumeSnapshots{}, Clock: r.FakeClock,
 	}
+	r.Of = r.Reconciler
 	r.Take()
 	return r
 }
 
-func (r *restores) reconcile(of *snapshotv1beta1.VirtualMachineRestore) (ctrl.Result, error) {
-	return r.Reconcile(ctx, RequestOf(of))
-}
-
-// expectReconciled reconciles once and expects exactly these writes, in any order.
-func (r *restores) expectReconciled(of *snapshotv1beta1.VirtualMachineRestore, writes ...string) ctrl.Result {
-	GinkgoHelper()
-	result, err := r.reconcile(of)
-	Expect(err).NotTo(HaveOccurred())
-	r.writes.ExpectWritten(writes...)
-	return result
-}
-
+// expectQuiet expects that a reconciliation neither writes nor records events.
 func (r *restores) expectQuiet(of *snapshotv1beta1.VirtualMachineRestore) ctrl.Result {
 	GinkgoHelper()
-	result := r.expectReconciled(of)
+	result := r.ExpectSteady(of)
 	Expect(r.events.Take()).To(BeEmpty())
 	return result
 }
@@ -75,7 +70,7 @@ func (r *restores) expectQuiet(of *snapshotv1beta1.VirtualMachineRestore) ctrl.R
 func (r *restores) until(of *snapshotv1beta1.VirtualMachineRestore, done func() bool) {
 	GinkgoHelper()
 	for range 60 {
-		_, err := r.reconcile(of)
+		_, err := r.Try(of)
 		Expect(client.IgnoreNotFound(err)).To(Or(Succeed(), MatchError(ErrInjected)))
 		r.Provision()
 		if done() {
@@ -89,6 +84,31 @@ func (r *restores) until(of *snapshotv1beta1.VirtualMachineRestore, done func() 
 func (r *restores) finish(of *snapshotv1beta1.VirtualMachineRestore) {
 	GinkgoHelper()
 	r.until(of, func() bool { return IsRestoreComplete(of) })
+}
+
+// objects returns what a restore creates and deletes in the namespace: claims, DataVolumes, VMs and revisions, each with
+// its UID, and whether it is being deleted.
+func (r *restores) objects() []string {
+	GinkgoHelper()
+	var out []string
+	for _, kind := range []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), cdi.GroupVersion.WithKind("DataVolume"),
+		v1.VirtualMachineGroupVersionKind, appsv1.SchemeGroupVersion.WithKind("ControllerRevision"),
+	} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind)
+		Expect(K8sClient.List(ctx, list, client.InNamespace(r.NS))).To(Succeed())
+		for i := range list.Items {
+			object := &list.Items[i]
+			text := fmt.Sprintf("%s %s %s", kind.Kind, object.Name, object.UID)
+			if object.DeletionTimestamp != nil {
+				text += " is being deleted"
+			}
+			out = append(out, text)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // running creates the VM's VMI.
