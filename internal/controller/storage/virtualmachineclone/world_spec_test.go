@@ -25,7 +25,6 @@ import (
 // Writes of a clone's reconciliation.
 const (
 	patchCloneStatus     = "patch VirtualMachineClone/status"
-	deleteClone          = "delete VirtualMachineClone"
 	createVMSnapshot     = "create VirtualMachineSnapshot"
 	createRestoreOfClone = "create VirtualMachineRestore"
 	deleteVMSnapshot     = "delete VirtualMachineSnapshot"
@@ -41,11 +40,12 @@ type (
 // restores. The clone says by patches in its restore what the target is like, and the restore applies them.
 type clones struct {
 	*Restorable
-	restores   *virtualmachinerestore.Reconciler
+	Steps
 	reconciler *virtualmachineclone.Reconciler
-	// writes and events are those of clones.
-	writes *Writes
+	// events are those of clones.
 	events *RecordedEvents
+	// restores is the reconciler of restores. It writes through another client.
+	restores *virtualmachinerestore.Reconciler
 }
 
 func newClones(changes ...func(*v1.VirtualMachine)) *clones {
@@ -55,12 +55,17 @@ func newClones(changes ...func(*v1.VirtualMachine)) *clones {
 
 func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.VirtualMachine)) *clones {
 	GinkgoHelper()
-	c := &clones{Restorable: NewRestorableOn(binding, changes...), writes: NewWrites(), events: &RecordedEvents{}}
+	c := &clones{
+		Restorable: NewRestorableOn(binding, changes...), Steps: Steps{Writes: NewWrites()}, events: &RecordedEvents{},
+	}
 	c.restores = &virtualmachinerestore.Reconciler{
 		Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, DataVolumes: DataVolumes{},
 		VolumeSnapshots: VolumeSnapshots{}, Clock: c.FakeClock,
 	}
-	c.reconciler = &virtualmachineclone.Reconciler{Client: c.writes, APIReader: AsController, Recorder: c.events, Clock: c.FakeClock}
+	c.reconciler = &virtualmachineclone.Reconciler{
+		Client: c.Writes, APIReader: AsController, Recorder: c.events, Clock: c.FakeClock,
+	}
+	c.Of = c.reconciler
 	c.Take()
 	c.snapshottable(true)
 	return c
@@ -80,23 +85,10 @@ func (c *clones) clone(changes ...func(*cloneSpec)) *vmClone {
 	return RequestClone(c.NS, "c", changes...)
 }
 
-func (c *clones) step(of *vmClone) (ctrl.Result, error) {
-	return c.reconciler.Reconcile(ctx, RequestOf(of))
-}
-
-// expectStep reconciles the clone once and expects exactly these writes.
-func (c *clones) expectStep(of *vmClone, writes ...string) ctrl.Result {
+// expectQuiet expects that a reconciliation neither writes nor records events.
+func (c *clones) expectQuiet(of *vmClone) ctrl.Result {
 	GinkgoHelper()
-	result, err := c.step(of)
-	Expect(err).NotTo(HaveOccurred())
-	c.writes.ExpectWritten(writes...)
-	return result
-}
-
-// expectIdle expects that the clone changes nothing.
-func (c *clones) expectIdle(of *vmClone) ctrl.Result {
-	GinkgoHelper()
-	result := c.expectStep(of)
+	result := c.ExpectSteady(of)
 	Expect(c.events.Take()).To(BeEmpty())
 	return result
 }
@@ -119,7 +111,7 @@ func (c *clones) others(of *vmClone) {
 		c.Taken(snapshot)
 	}
 	for range 12 {
-		_, err := c.restores.Reconcile(ctx, RequestOf(restoreOfClone(of)))
+		_, err := Reconcile(c.restores, restoreOfClone(of))
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		c.Provision()
 	}
@@ -132,7 +124,7 @@ func (c *clones) reach(of *vmClone, phase clonev1beta1.VirtualMachineClonePhase)
 		if ExpectExists(of).Status.Phase == phase {
 			return
 		}
-		_, err := c.step(of)
+		_, err := c.Try(of)
 		Expect(err).To(Or(Succeed(), MatchError(ErrInjected)))
 		c.others(of)
 	}
@@ -144,7 +136,7 @@ func (c *clones) finishClone(of *vmClone) {
 	GinkgoHelper()
 	c.reach(of, clonev1beta1.Succeeded)
 	for range 5 {
-		_, err := c.step(of)
+		_, err := c.Try(of)
 		Expect(err).To(Or(Succeed(), MatchError(ErrInjected)))
 		c.others(of)
 	}
@@ -157,8 +149,7 @@ func (c *clones) finishClone(of *vmClone) {
 func (c *clones) stepUntil(of *vmClone, done func() bool) {
 	GinkgoHelper()
 	for range 10 {
-		_, err := c.step(of)
-		Expect(err).NotTo(HaveOccurred())
+		c.Step(of)
 		if done() {
 			return
 		}
