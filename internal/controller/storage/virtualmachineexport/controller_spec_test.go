@@ -34,20 +34,38 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 	var w *exports
 	BeforeEach(func() { w = newExports() })
 
+	It("is written once by each step that it takes", func() {
+		w.claim("data")
+		of := w.ofClaim("data")
+		// The Pod needs the Secrets. The status is last, so that it has the reason if a step fails.
+		w.ExpectOrder(of, createSecret, createService, createSecret, createPod, patchExportStatus)
+		w.ExpectSteady(of)
+		w.serve(of)
+		w.ExpectBudget(of, patchExportStatus)
+		w.ExpectSteady(of)
+		user := PodWithClaim(w.ns, "user", "data")
+		user.Spec.NodeName = "node"
+		ExpectCreated(user)
+		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
+		w.ExpectBudget(of, deletePod, patchExportStatus)
+		w.ExpectSteady(of)
+	})
+
 	It("is served by a Pod without privileges, under addresses that its certificate is for", func() {
 		w.claim("data")
 		of := w.ofClaim("data")
-		w.expectReconciled(of, createSecret, createService, createSecret, createPod, patchExportStatus)
+		w.Step(of)
 		Expect(w.events.Take()).To(ConsistOf(
-			Equal("Normal SecretCreated: Created default secret "+w.ns+"/export-token-export"), HavePrefix("Normal ServiceCreated: "),
+			Equal("Normal SecretCreated: Created default secret "+w.ns+"/"+tokenSecret),
+			HavePrefix("Normal ServiceCreated: "),
 			HavePrefix("Normal SecretCreated: Created exporter pod secret "), HavePrefix("Normal ExporterPodCreated: "),
 		))
 		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False PodPending; PVCReady=True PVCBound"))
-		Expect(of.Status.TokenSecretRef).To(HaveValue(Equal("export-token-export")))
+		Expect(of.Status.TokenSecretRef).To(HaveValue(Equal(tokenSecret)))
 		Expect(of.Status.ServiceName).To(Equal("virt-export-export"))
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 
-		token := ExpectExists(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "export-token-export"}})
+		token := ExpectExists(w.secret(tokenSecret))
 		Expect(string(token.Data["token"])).To(MatchRegexp("^[a-zA-Z0-9]{20}$"))
 		Expect(metav1.IsControlledBy(token, of)).To(BeTrue())
 
@@ -57,11 +75,13 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		Expect(pod.Spec.AutomountServiceAccountToken).To(HaveValue(BeFalse()))
 		Expect(pod.Annotations[corev1.LastAppliedConfigAnnotation]).To(BeEmpty())
 		service := ExpectExists(w.service(of))
+		Expect(metav1.IsControlledBy(service, of)).To(BeTrue())
 		for key, value := range service.Spec.Selector {
 			Expect(pod.Labels).To(HaveKeyWithValue(key, value))
 		}
 
-		certificate := ExpectExists(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: pod.Spec.Volumes[0].Secret.SecretName}})
+		Expect(w.names("Secret")).To(ConsistOf(tokenSecret, pod.Spec.Volumes[0].Secret.SecretName))
+		certificate := ExpectExists(w.secret(pod.Spec.Volumes[0].Secret.SecretName))
 		Expect(metav1.IsControlledBy(certificate, of)).To(BeTrue())
 		pair, err := tls.X509KeyPair(certificate.Data["tls.crt"], certificate.Data["tls.key"])
 		Expect(err).NotTo(HaveOccurred())
@@ -72,7 +92,7 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		Expect(pair.Leaf.NotAfter).To(BeTemporally("~", of.CreationTimestamp.Add(2*time.Hour+5*time.Minute), 2*time.Second))
 
 		w.serve(of)
-		w.expectReconciled(of, patchExportStatus)
+		w.Step(of)
 		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
 		links := of.Status.Links
 		Expect(links.External).To(BeNil())
@@ -81,41 +101,45 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.Dir, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/dir"},
 			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.ArchiveGz, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/disk.tar.gz"},
 		))
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
+		Expect(ExpectExists(w.pod(of)).UID).To(Equal(pod.UID))
+		Expect(ExpectExists(w.secret(tokenSecret)).Data).To(Equal(token.Data), "clients have read it")
 	})
 
 	It("is deleted when its time is over, which is when it is reconciled next", func() {
 		w.claim("data")
 		of := w.ofClaim("data", func(of *vmExport) { of.Spec.TTLDuration = &metav1.Duration{Duration: 5 * time.Second} })
-		result := w.expectReconciled(of, createSecret, createService, createSecret, createPod, patchExportStatus)
+		result := w.Step(of)
 		// The clock of the spec may be up to a second behind the API server's.
 		Expect(result.RequeueAfter).To(BeNumerically("<=", 6*time.Second))
 		Expect(ExpectExists(of).Status.TTLExpirationTime.Time).To(BeTemporally("~", of.CreationTimestamp.Add(5*time.Second)))
 		w.clock.SetTime(of.CreationTimestamp.Add(6 * time.Second))
-		w.expectReconciled(of, "delete VirtualMachineExport")
+		w.Step(of)
 		ExpectGone(of)
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 	})
 
 	It("pauses while a Pod of others uses the claim", func() {
 		of := w.ready()
+		served := ExpectExists(w.pod(of))
 		user := PodWithClaim(w.ns, "user", "data")
 		user.Spec.NodeName = "node"
 		ExpectCreated(user)
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
-		result := w.expectReconciled(of, "delete Pod", patchExportStatus)
+		result := w.Step(of)
 		Expect(result.RequeueAfter).To(Equal(10*time.Second), "other Pods are not watched")
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ExportPaused: ")))
 		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("PersistentVolumeClaim " + w.ns + "/data is in use"))
 		Expect(of.Status.Links).To(HaveValue(BeZero()))
-		w.expectReconciled(of)
-
+		ExpectGone(w.pod(of))
+		w.ExpectSteady(of)
 		ExpectGone(w.pod(of))
 		Expect(K8sClient.Delete(ctx, user, client.GracePeriodSeconds(0))).To(Succeed())
 		w.clock.SetTime(w.clock.Now().Add(claimusers.ResultTTL))
-		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
+		w.Step(of)
+		Expect(ExpectExists(w.pod(of)).UID).NotTo(Equal(served.UID))
 		Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
 	})
 
@@ -127,17 +151,22 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 			ExitCode: 1, Message: "out of luck", FinishedAt: metav1.NewTime(w.clock.Now()),
 		}}}}
 		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
-		w.expectReconciled(of, patchExportStatus)
+		w.Step(of)
 		Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False Unknown"))
 		Expect(readyMessage(of)).To(ContainSubstring("out of luck"))
+		w.ExpectSteady(of)
+		ExpectExists(pod)
 		w.clock.SetTime(w.clock.Now().Add(time.Minute))
-		w.expectReconciled(of, "delete Pod")
+		w.Step(of)
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning ExporterPodFailedOrCompleted: ")))
-		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
+		ExpectGone(w.pod(of))
+		w.Step(of)
+		Expect(ExpectExists(w.pod(of)).UID).NotTo(Equal(pod.UID))
+		Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False PodPending"))
 	})
 
 	It("reports a quota that refuses the Pod, and goes on when there is room", func() {
-		w.writes.Fail = func(request string) error {
+		w.Writes.Fail = func(request string) error {
 			if request == createPod {
 				return apierrors.NewForbidden(corev1.Resource("pods"), "virt-export-export", errors.New("exceeded quota: small"))
 			}
@@ -145,14 +174,16 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		}
 		w.claim("data")
 		of := w.ofClaim("data")
-		_, err := w.Reconcile(ctx, RequestOf(of))
+		_, err := w.Try(of)
 		Expect(err).To(MatchError(ContainSubstring("exceeded quota")))
-		Expect(w.writes.Take()).To(Equal([]string{createSecret, createService, createSecret, createPod, patchExportStatus}))
 		Expect(readyMessage(of)).To(ContainSubstring("exceeded quota"))
-		w.writes.Fail = nil
-		_, err = w.Reconcile(ctx, RequestOf(of))
-		Expect(err).NotTo(HaveOccurred())
+		ExpectExists(w.service(of))
+		token := ExpectExists(w.secret(tokenSecret)).Data
+		ExpectGone(w.pod(of))
+		w.Writes.Fail = nil
+		w.Step(of)
 		ExpectExists(w.pod(of))
+		Expect(ExpectExists(w.secret(tokenSecret)).Data).To(Equal(token))
 	})
 
 	It("does not use a Pod or a Service of another", func() {
@@ -161,16 +192,20 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		foreign.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 		ExpectCreated(foreign)
 		of := w.ofClaim("data")
-		_, err := w.Reconcile(ctx, RequestOf(of))
+		before := ExpectExists(foreign).ResourceVersion
+		_, err := w.Try(of)
 		Expect(err == nil || strings.Contains(err.Error(), "does not belong")).To(BeTrue())
-		w.writes.Take()
 		Expect(readyMessage(of)).To(ContainSubstring("does not belong to the export"))
+		Expect(ExpectExists(foreign).ResourceVersion).To(Equal(before))
 	})
 
 	It("takes the token of the user, and reads no Secret", func() {
 		w.claim("data")
 		of := w.ofClaim("data", func(of *vmExport) { of.Spec.TokenSecretRef = ptr.To("mine") })
-		w.expectReconciled(of, createService, createSecret, createPod, patchExportStatus)
+		w.Step(of)
+		pod := ExpectExists(w.pod(of))
+		Expect(w.names("Secret")).To(ConsistOf(pod.Spec.Volumes[0].Secret.SecretName), "that of the certificate")
+		Expect(pod.Spec.Volumes[1].Secret.SecretName).To(Equal("mine"))
 		Expect(of.Spec.TokenSecretRef).To(Equal(ExpectExists(of).Status.TokenSecretRef))
 	})
 
@@ -190,14 +225,14 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		ExpectCreated(ingress, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: "export-tls"}, Data: map[string][]byte{
 			"tls.crt": w.ca.Bundle(), "tls.key": []byte("private"),
 		}})
-		w.expectReconciled(of) // What leads to virt-exportproxy is read every 30 seconds.
+		w.ExpectSteady(of) // What leads to virt-exportproxy is read every 30 seconds.
 		w.clock.SetTime(w.clock.Now().Add(30 * time.Second))
-		w.expectReconciled(of, patchExportStatus)
+		w.Step(of)
 		external := ExpectExists(of).Status.Links.External
 		Expect(external.Volumes[0].Formats[1].Url).To(Equal(
 			"https://export.example.org/api/export.kubevirt.io/v1/namespaces/" + w.ns + "/virtualmachineexports/export/volumes/data/disk.tar.gz"))
 		Expect(external.Cert).To(Equal(strings.TrimSpace(string(w.ca.Bundle()))))
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 	})
 })
 
@@ -211,19 +246,21 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).OwnedBy(vm).Obj()
 		ExpectCreated(vmi)
 		SetVMIStatus(vmi, v1.Running)
-		w.expectReconciled(of, createSecret, createService, patchExportStatus)
+		w.Step(of)
+		w.expectNoPod(of, "root")
 		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False InUse; PVCReady=True PVCBound"))
 		Expect(readyMessage(of)).To(Equal("Virtual Machine " + w.ns + "/vm is running"))
 
 		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
+		w.Step(of)
 		w.serve(of)
-		w.expectReconciled(of, patchExportStatus)
+		w.Step(of)
 		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
 		Expect(of.Status.VirtualMachineName).To(HaveValue(Equal("vm")))
 		Expect(of.Status.Links.Internal.Volumes[0].Formats[0].Format).To(Equal(exportv1.KubeVirtRaw), "a disk of a VM, although its claim does not say so")
 		Expect(of.Status.Links.Internal.Manifests).To(HaveLen(2))
-		served, err := content.Parse([]byte(ExpectExists(w.pod(of)).Annotations["export.vireo.io/content"]))
+		pod := ExpectExists(w.pod(of))
+		served, err := content.Parse([]byte(pod.Annotations["export.vireo.io/content"]))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(served.Manifests.DataVolumes).To(HaveLen(1))
 
@@ -231,16 +268,11 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 		vm = ExpectExists(vm)
 		vm.Spec.Template.ObjectMeta.Labels = map[string]string{"changed": "yes"}
 		Expect(K8sClient.Update(ctx, vm)).To(Succeed())
-		w.expectReconciled(of, "patch Pod")
-		Expect(ExpectExists(w.pod(of)).Annotations["export.vireo.io/content"]).To(ContainSubstring(`"changed":"yes"`))
-		w.expectReconciled(of)
-	})
-
-	It("is skipped without a VM", func() {
-		of := w.request("kubevirt.io", "VirtualMachine", "vm")
-		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(DescribeExport(of)).To(Equal("Skipped; Ready=False VMNotFound"))
-		w.expectReconciled(of)
+		w.Step(of)
+		changed := ExpectExists(w.pod(of))
+		Expect(changed.UID).To(Equal(pod.UID))
+		Expect(changed.Annotations["export.vireo.io/content"]).To(ContainSubstring(`"changed":"yes"`))
+		w.ExpectSteady(of)
 	})
 })
 
@@ -251,18 +283,15 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		InstallVolumeSnapshots()
 	})
 
-	It("serves claims that are made of it", func() {
-		snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
-		snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-		ExpectCreated(snapshot)
-		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
-		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
-
+	// store completes a snapshot: its content, which says of which snapshot it is, and its VolumeSnapshot.
+	store := func(snapshot *snapshotv1beta1.VirtualMachineSnapshot, of string) {
+		GinkgoHelper()
 		stored := builder.MakeVM("vm").Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
 		contentOfSnapshot := ContentOf(snapshot)
-		contentOfSnapshot.Spec.VirtualMachineSnapshotName = ptr.To("snap")
-		contentOfSnapshot.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", Namespace: "elsewhere"}, Spec: stored.Spec}
+		contentOfSnapshot.Spec.VirtualMachineSnapshotName = &of
+		contentOfSnapshot.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{
+			ObjectMeta: metav1.ObjectMeta{Name: "vm", Namespace: "elsewhere"}, Spec: stored.Spec,
+		}
 		claim := builder.MakePVC("root").Bound("1Gi").Obj()
 		contentOfSnapshot.Spec.VolumeBackups = []snapshotv1beta1.VolumeBackup{{
 			VolumeName: "root", VolumeSnapshotName: ptr.To("taken"),
@@ -273,39 +302,44 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		ExpectCreated(contentOfSnapshot, taken)
 		snapshot.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(true)}
 		ExpectStatus(snapshot)
+	}
+	const notCreated = "Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"
 
-		w.expectReconciled(of, createClaim, patchExportStatus)
+	It("serves claims that are made of it", func() {
+		snapshot := RequestSnapshot(w.ns, "snap")
+		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
+		w.Step(of)
+		w.expectNoPod(of)
+		Expect(DescribeExport(of)).To(Equal(notCreated))
+		store(snapshot, "snap")
+
+		w.Step(of)
+		w.expectNoPod(of, "export-root")
 		made := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "export-root"}})
 		Expect(made.Spec.DataSourceRef.Name).To(Equal("taken"))
 		Expect(metav1.IsControlledBy(made, of)).To(BeTrue())
-		w.expectReconciled(of, createSecret, createPod, patchExportStatus)
+		w.Step(of)
+		ExpectExists(w.pod(of))
 		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False PodPending; VolumesCreated=False NotAllPVCsReady"))
 
 		made.Status.Phase = corev1.ClaimBound
 		Expect(K8sClient.Status().Update(ctx, made)).To(Succeed())
 		w.serve(of)
-		w.expectReconciled(of, patchExportStatus)
+		w.Step(of)
 		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; VolumesCreated=True AllPVCsReady"))
 		Expect(of.Status.Links.Internal.Volumes[0].Name).To(Equal("export-root"))
 		served, err := content.Parse([]byte(ExpectExists(w.pod(of)).Annotations["export.vireo.io/content"]))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(served.Manifests.VirtualMachine["metadata"]).NotTo(HaveKey("namespace"))
-		w.expectReconciled(of)
+		w.ExpectSteady(of)
 	})
 
 	It("does not use the content of another", func() {
-		snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "snap"}}
-		snapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-		ExpectCreated(snapshot)
-		foreign := ContentOf(snapshot)
-		foreign.Spec.VirtualMachineSnapshotName = ptr.To("other")
-		foreign.Spec.VolumeBackups = []snapshotv1beta1.VolumeBackup{{VolumeName: "root", VolumeSnapshotName: ptr.To("taken")}}
-		ExpectCreated(foreign)
-		snapshot.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{ReadyToUse: ptr.To(true)}
-		ExpectStatus(snapshot)
+		store(RequestSnapshot(w.ns, "snap"), "other")
 		of := w.request("snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
-		w.expectReconciled(of, createSecret, createService, patchExportStatus)
-		Expect(DescribeExport(of)).To(Equal("Pending; Ready=False NotAllPVCsCreated; VolumesCreated=False NotAllPVCsCreated"))
+		w.Step(of)
+		w.expectNoPod(of)
+		Expect(DescribeExport(of)).To(Equal(notCreated))
 	})
 })
 
@@ -322,7 +356,7 @@ var _ = Describe("A VirtualMachineExport in a namespace with a LimitRange", func
 		})
 		w.claim("data")
 		of := w.ofClaim("data")
-		w.expectReconciled(of, createSecret, createService, createSecret, createPod, createPod, patchExportStatus)
+		w.Step(of)
 		resources := ExpectExists(w.pod(of)).Spec.Containers[0].Resources
 		Expect(resources.Requests.Memory().String() + " to " + resources.Limits.Memory().String()).To(Equal("512Mi to 800Mi"))
 	})

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -29,16 +29,19 @@ const (
 	createSecret      = "create Secret"
 	createService     = "create Service"
 	createPod         = "create Pod"
-	createClaim       = "create PersistentVolumeClaim"
+	deletePod         = "delete Pod"
 	patchExportStatus = "patch VirtualMachineExport/status"
 )
+
+// tokenSecret is the Secret with the token of an export that names none.
+const tokenSecret = "export-token-export"
 
 type vmExport = exportv1.VirtualMachineExport
 
 // exports is the reconciler of exports on the suite's API server, with a clock that the spec sets.
 type exports struct {
 	*virtualmachineexport.Reconciler
-	writes  *Writes
+	Steps
 	events  *RecordedEvents
 	clock   *clocktesting.FakePassiveClock
 	ns      string
@@ -49,13 +52,16 @@ type exports struct {
 func newExports() *exports {
 	GinkgoHelper()
 	w := &exports{
-		writes: NewWrites(), events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(), install: NewInstallNamespace(),
+		Steps:  Steps{Writes: NewWrites()},
+		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()),
+		ns: NewNamespace(), install: NewInstallNamespace(),
 	}
 	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}))
 	w.Reconciler = &virtualmachineexport.Reconciler{
-		Client: w.writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events, DataVolumes: DataVolumes{},
-		VolumeSnapshots: VolumeSnapshots{}, Config: store, Namespace: w.install, Clock: w.clock,
+		Client: w.Writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events,
+		DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{}, Config: store, Namespace: w.install, Clock: w.clock,
 	}
+	w.Of = w.Reconciler
 	w.ca = NewAuthority(w.install, certificate.Exporter, w.clock.Now())
 	return w
 }
@@ -91,21 +97,41 @@ func (w *exports) ofClaim(name string, changes ...func(*vmExport)) *vmExport {
 	return w.request("", "PersistentVolumeClaim", name, changes...)
 }
 
-// expectReconciled reconciles an export once and expects exactly these writes, in this order: each step is the condition of the next.
-func (w *exports) expectReconciled(of *vmExport, writes ...string) ctrl.Result {
-	GinkgoHelper()
-	result, err := w.Reconcile(ctx, RequestOf(of))
-	Expect(err).NotTo(HaveOccurred())
-	w.writes.ExpectWrittenInOrder(writes...)
-	return result
-}
-
 func (w *exports) pod(of *vmExport) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "virt-export-" + of.Name}}
 }
 
 func (w *exports) service(of *vmExport) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "virt-export-" + of.Name}}
+}
+
+// secret returns a Secret of the namespace, by its name.
+func (w *exports) secret(name string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
+}
+
+// expectNoPod expects that an export has its Service and the Secret with its token, which clients may read in advance,
+// but no Pod yet, and the namespace no other Secret and no more than these claims.
+func (w *exports) expectNoPod(of *vmExport, claims ...string) {
+	GinkgoHelper()
+	ExpectGone(w.pod(of))
+	Expect(metav1.IsControlledBy(ExpectExists(w.service(of)), of)).To(BeTrue())
+	Expect(metav1.IsControlledBy(ExpectExists(w.secret(tokenSecret)), of)).To(BeTrue())
+	Expect(w.names("Secret")).To(ConsistOf(tokenSecret))
+	Expect(w.names("PersistentVolumeClaim")).To(ConsistOf(claims))
+}
+
+// names returns the names of the namespace's objects of a core kind.
+func (w *exports) names(kind string) []string {
+	GinkgoHelper()
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+	Expect(K8sClient.List(ctx, list, client.InNamespace(w.ns))).To(Succeed())
+	var out []string
+	for i := range list.Items {
+		out = append(out, list.Items[i].Name)
+	}
+	return out
 }
 
 // serve writes the status of a Pod that serves the export, as the kubelet does.
@@ -122,11 +148,12 @@ func (w *exports) ready() *vmExport {
 	GinkgoHelper()
 	w.claim("data")
 	of := w.ofClaim("data")
-	w.expectReconciled(of, createSecret, createService, createSecret, createPod, patchExportStatus)
+	w.Step(of)
 	w.serve(of)
-	w.expectReconciled(of, patchExportStatus)
+	w.Step(of)
+	Expect(DescribeExport(of)).To(HavePrefix("Ready; Ready=True PodReady"))
 	w.events.Take()
-	return ExpectExists(of)
+	return of
 }
 
 // readyMessage returns the message of the condition Ready.
