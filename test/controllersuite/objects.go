@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -116,9 +115,4 @@ func ExpectGone(object client.Object) {
 func RemoveOwner(revision *appsv1.ControllerRevision, owner client.Object) error {
 	patch := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"$patch":"delete","uid":%q}],"uid":%q}}`, owner.GetUID(), revision.UID)
 	return K8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
-}
-
-// RequestOf returns the request to reconcile an object.
-func RequestOf(object client.Object) ctrl.Request {
-	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	. "github.com/onsi/ginkgo/v2"
-	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -127,19 +125,6 @@ func (w *Writes) Take() []string {
 // TakeOnly is Take, and returns the requests that contain a text.
 func (w *Writes) TakeOnly(text string) []string {
 	return slices.DeleteFunc(w.Take(), func(request string) bool { return !strings.Contains(request, text) })
-}
-
-// ExpectWritten expects these requests since the last call, each as often as it is listed: their number is the write budget,
-// and their order is free.
-func (w *Writes) ExpectWritten(requests ...string) {
-	GinkgoHelper()
-	Expect(w.Take()).To(ConsistOf(requests))
-}
-
-// ExpectWrittenInOrder expects these requests in this order. A caller explains what depends on the order.
-func (w *Writes) ExpectWrittenInOrder(requests ...string) {
-	GinkgoHelper()
-	Expect(w.Take()).To(Equal(requests))
 }
 
 // ErrInjected is the error with which tests make requests fail.

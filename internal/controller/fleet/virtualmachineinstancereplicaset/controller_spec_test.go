@@ -425,7 +425,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 			_, err = r.Try(set)
 			Expect(err).To(HaveOccurred())
-			r.Writes.ExpectWritten(createVMI) // the same failure is written once
+			Expect(r.Writes.Take()).To(ConsistOf(createVMI), "the same failure is written once")
 			Expect(r.events.Take()).To(BeEmpty())
 
 			Expect(K8sClient.Delete(ctx, quota)).To(Succeed())
@@ -444,7 +444,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			r.scale(set, 0)
 			_, err := r.Try(set)
 			Expect(err).To(MatchError(ErrInjected))
-			r.Writes.ExpectWritten(deleteVMI, patchSetStatus)
+			Expect(r.Writes.TakeOnly(deleteVMI)).To(HaveLen(1), "one deletion is tried until one succeeds")
+			Expect(r.notDeleted()).To(HaveLen(2))
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedDelete", ErrInjected.Error()))
 			Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
 		})

@@ -33,7 +33,7 @@ import (
 var _ = Describe("CertificateSigningRequest", func() {
 	var (
 		namespace  string
-		writes     *Writes
+		steps      Steps
 		reconciler *certificatesigningrequest.Reconciler
 	)
 	// request creates a request as a service account of the installation whose token is bound to a node. The API server
@@ -70,8 +70,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	}
 	reconcile := func(csr *certificatesv1.CertificateSigningRequest) {
 		GinkgoHelper()
-		_, err := Reconcile(reconciler, csr)
-		Expect(err).NotTo(HaveOccurred())
+		steps.Step(csr)
 		ExpectExists(csr)
 	}
 	condition := func(csr *certificatesv1.CertificateSigningRequest) certificatesv1.CertificateSigningRequestCondition {
@@ -82,15 +81,18 @@ var _ = Describe("CertificateSigningRequest", func() {
 
 	BeforeEach(func() {
 		namespace = NewInstallNamespace()
-		writes = NewWrites()
-		reconciler = &certificatesigningrequest.Reconciler{Client: writes, Namespace: namespace, Config: clusterconfig.NewStore()}
+		steps.Writes = NewWrites()
+		reconciler = &certificatesigningrequest.Reconciler{
+			Client: steps.Writes, Namespace: namespace, Config: clusterconfig.NewStore(),
+		}
+		steps.Of = reconciler
 	})
 
 	It("approves and signs an agent's request for its own node in two writes, and does not write it again", func() {
 		authority := NewAuthority(namespace, certificate.AgentServing, time.Now())
 		csr := agentRequest("blue", "blue")
-		reconcile(csr)
-		writes.ExpectWritten("update CertificateSigningRequest/approval", "update CertificateSigningRequest/status")
+		steps.ExpectBudget(csr, "update CertificateSigningRequest/approval", "update CertificateSigningRequest/status")
+		ExpectExists(csr)
 		Expect(condition(csr).Type).To(Equal(certificatesv1.CertificateApproved))
 		signed, err := certutil.ParseCertsPEM(csr.Status.Certificate)
 		Expect(err).NotTo(HaveOccurred())
@@ -99,9 +101,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		_, err = signed[0].Verify(x509.VerifyOptions{Roots: pool, DNSName: "blue.virt-handler"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(time.Until(signed[0].NotAfter)).To(BeNumerically("~", 24*time.Hour, time.Minute))
-
-		reconcile(csr)
-		Expect(writes.Take()).To(BeEmpty())
+		steps.ExpectSteady(csr)
 	})
 
 	It("denies a request for another node's name, with the reason", func() {
@@ -112,10 +112,8 @@ var _ = Describe("CertificateSigningRequest", func() {
 			HaveField("Type", certificatesv1.CertificateDenied), HaveField("Reason", certificate.ReasonWrongSubject),
 			HaveField("Message", ContainSubstring("blue.virt-handler")),
 		))
-		writes.Take()
-		reconcile(csr)
-		Expect(writes.Take()).To(BeEmpty())
-		Expect(csr.Status.Certificate).To(BeEmpty())
+		steps.ExpectSteady(csr)
+		Expect(ExpectExists(csr).Status.Certificate).To(BeEmpty())
 	})
 
 	It("denies an agent's request for virt-api's certificate", func() {
@@ -143,25 +141,23 @@ var _ = Describe("CertificateSigningRequest", func() {
 	It("signs an approved request after a failed write", func() {
 		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		csr := agentRequest("blue", "blue")
-		writes.Fail = func(request string) error {
+		steps.Writes.Fail = func(request string) error {
 			if request == "update CertificateSigningRequest/status" {
 				return ErrInjected
 			}
 			return nil
 		}
-		_, err := Reconcile(reconciler, csr)
+		_, err := steps.Try(csr)
 		Expect(err).To(MatchError(ErrInjected))
-		writes.Fail = nil
-		writes.Take()
+		steps.Writes.Fail = nil
 		reconcile(csr)
-		writes.ExpectWritten("update CertificateSigningRequest/status")
+		Expect(csr.Status.Conditions).To(ConsistOf(HaveField("Type", certificatesv1.CertificateApproved)))
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
 	})
 
 	It("approves nothing without an authority, and enqueues the unsigned requests when it exists", func() {
 		csr := agentRequest("blue", "blue")
-		reconcile(csr)
-		Expect(writes.Take()).To(BeEmpty())
+		steps.ExpectSteady(csr)
 		Expect(reconciler.Unsigned(ctx, nil)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
 		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		reconcile(csr)
@@ -174,8 +170,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		other := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"}, Spec: csr.Spec}
 		other.Spec.SignerName = "example.org/some-signer"
 		Expect(K8sClient.Create(ctx, other)).To(Succeed())
-		reconcile(other)
-		Expect(writes.Take()).To(BeEmpty())
+		steps.ExpectSteady(other)
 		Expect(kubevirt.IsPending(other)).To(BeFalse())
 	})
 })

@@ -29,12 +29,11 @@ import (
 
 var _ = Describe("Node", func() {
 	var (
-		namespace  string
-		reconciler *node.Reconciler
-		writes     *Writes
-		recorder   *events.FakeRecorder
-		host       *corev1.Node
-		clock      *clocktesting.FakePassiveClock
+		namespace string
+		steps     Steps
+		recorder  *events.FakeRecorder
+		host      *corev1.Node
+		clock     *clocktesting.FakePassiveClock
 	)
 
 	meta := func() metav1.ObjectMeta {
@@ -46,9 +45,7 @@ var _ = Describe("Node", func() {
 	report := func() *corev1.ConfigMap { return &corev1.ConfigMap{ObjectMeta: meta()} }
 	reconcile := func() ctrl.Result {
 		GinkgoHelper()
-		result, err := Reconcile(reconciler, host)
-		Expect(err).NotTo(HaveOccurred())
-		return result
+		return steps.Step(host)
 	}
 	publish := func(r agentapi.Capabilities) {
 		GinkgoHelper()
@@ -77,9 +74,9 @@ var _ = Describe("Node", func() {
 		clock = clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(K8sClient.Create(ctx, host)).To(Succeed())
-		writes, recorder = NewWrites(), events.NewFakeRecorder(10)
-		reconciler = &node.Reconciler{
-			Client: writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(),
+		recorder, steps.Writes = events.NewFakeRecorder(10), NewWrites()
+		steps.Of = &node.Reconciler{
+			Client: steps.Writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(),
 			Clock: clock,
 		}
 	})
@@ -98,19 +95,16 @@ var _ = Describe("Node", func() {
 	It("writes nothing without a change, and the heartbeat once a minute", func() {
 		publish(agentapi.Capabilities{Devices: true})
 		beat()
-		reconcile()
-		writes.ExpectWritten("patch Node")
-		reconcile()
+		steps.ExpectBudget(host, "patch Node")
+		steps.ExpectSteady(host)
 		for range 5 {
 			clock.SetTime(clock.Now().Add(10 * time.Second))
 			beat()
-			reconcile()
+			steps.ExpectSteady(host)
 		}
-		Expect(writes.Take()).To(BeEmpty())
 		clock.SetTime(clock.Now().Add(10 * time.Second))
 		beat()
-		reconcile()
-		writes.ExpectWritten("patch Node")
+		steps.ExpectBudget(host, "patch Node")
 	})
 
 	It("marks a node whose Lease has expired as not schedulable, with one event", func() {
@@ -125,10 +119,8 @@ var _ = Describe("Node", func() {
 		Expect(host.Labels).To(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
 		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"), "the VMI reconciler reads this annotation")
 		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
-		writes.Take()
 
-		reconcile()
-		Expect(writes.Take()).To(BeEmpty())
+		steps.ExpectSteady(host)
 		Expect(recorder.Events).NotTo(Receive(), "the event is recorded once")
 		beat()
 		reconcile()
@@ -157,11 +149,11 @@ var _ = Describe("Node", func() {
 		beat()
 		reconcile()
 		clock.SetTime(clock.Now().Add(40 * time.Second))
-		writes.Fail = func(string) error { return ErrInjected }
-		_, err := Reconcile(reconciler, host)
+		steps.Writes.Fail = func(string) error { return ErrInjected }
+		_, err := steps.Try(host)
 		Expect(err).To(MatchError(ErrInjected))
 		Expect(recorder.Events).NotTo(Receive())
-		writes.Fail = nil
+		steps.Writes.Fail = nil
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
@@ -178,7 +170,7 @@ var _ = Describe("Node", func() {
 		metav1.SetMetaDataLabel(&host.ObjectMeta, "of", "someone-else")
 		Expect(K8sClient.Update(ctx, host)).To(Succeed())
 
-		writes.Stale = object
+		steps.Writes.Stale = object
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue("of", "someone-else"))
 		delete(host.Labels, "of")
@@ -188,7 +180,7 @@ var _ = Describe("Node", func() {
 	It("ignores a Node that is deleted meanwhile", func() {
 		publish(agentapi.Capabilities{Devices: true})
 		beat()
-		writes.Fail = func(string) error { return apierrors.NewNotFound(corev1.Resource("nodes"), host.Name) }
+		steps.Writes.Fail = func(string) error { return apierrors.NewNotFound(corev1.Resource("nodes"), host.Name) }
 		reconcile()
 	})
 
@@ -198,8 +190,7 @@ var _ = Describe("Node", func() {
 		Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)).To(Succeed())
 		l.Labels = nil
 		Expect(K8sClient.Update(ctx, l)).To(Succeed())
-		reconcile()
-		Expect(writes.Take()).To(BeEmpty())
+		steps.ExpectSteady(host)
 		Expect(node.OfAgent(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "virt-controller"}})).To(BeEmpty())
 		Expect(node.OfAgent(ctx, lease())[0].Name).To(Equal(host.Name))
 	})

@@ -48,9 +48,9 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	reconcile := func() {
 		GinkgoHelper()
 		for last := ""; ; {
-			_, err := backups.Reconcile(ctx, RequestOf(of))
+			_, err := Reconcile(backups, of)
 			Expect(err).NotTo(HaveOccurred())
-			_, err = exports.Reconcile(ctx, RequestOf(export))
+			_, err = Reconcile(exports, export)
 			Expect(err).NotTo(HaveOccurred())
 			now := versionOf(of) + "/" + versionOf(vmi) + "/" + versionOf(export) + "/" + versionOf(pod)
 			if now == last {
@@ -187,7 +187,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 		reconcile()
-		_, err := virtualmachinebackup.Abandoned{Reconciler: backups}.Reconcile(ctx, RequestOf(vmi))
+		_, err := Reconcile(virtualmachinebackup.Abandoned{Reconciler: backups}, vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
 		Expect(metav1.GetControllerOf(ExpectExists(export)).UID).To(Equal(of.UID), "the garbage collector deletes it")
@@ -199,7 +199,7 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		other := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "export"}}
 		other.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackup", Name: "b"}
 		ExpectCreated(other)
-		_, err := exports.Reconcile(ctx, RequestOf(other))
+		_, err := Reconcile(exports, other)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(conditions.Find(ExpectExists(other).Status.Conditions, exportv1.ConditionReady).Message).To(ContainSubstring("nothing but the export"))
 	})
