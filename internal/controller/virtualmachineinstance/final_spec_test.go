@@ -49,12 +49,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		Entry("after QEMU crashed",
 			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU was killed by signal 9."}`),
 			v1.Failed, "GuestCrashed", "signal 9"),
-		Entry("after it was killed for its memory", builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
-			v1.Failed, "OOMKilled", ""),
 		Entry("after it was evicted", builder.MakePodStatus().Evicted("The node was low on resource: memory."),
 			v1.Failed, "Evicted", "low on resource"),
-		Entry("with an unknown reason", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
-			v1.Failed, "Error", ""),
 	)
 
 	It("records the events of the final phase once when its first write is refused", func() {

@@ -271,14 +271,6 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			r.ExpectSteady(set)
 		})
 
-		It("include those whose Pod is being deleted", func() {
-			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
-			r.Step(set)
-			ExpectGone(&vmis[0])
-			Expect(r.list()).To(HaveLen(1))
-		})
-
 		It("do not include those in phase Unknown", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			SetVMIStatus(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {

@@ -123,15 +123,6 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
 			Expect(K8sClient.Delete(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume doesnt exist: root"),
-		Entry("deleted claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
-			claim.Finalizers = []string{"example.com/keep"}
-			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
-			Expect(K8sClient.Delete(ctx, claim)).To(Succeed())
-		}, "source NS/vm volume is being deleted: root"),
-		Entry("unbound claim", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
-			claim.Status.Phase = corev1.ClaimPending
-			ExpectStatus(claim)
-		}, "source NS/vm volume not bound: root"),
 		Entry("claim that the importer fills", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
 			dv := DataVolume(claim.Namespace, "root")
 			ExpectCreated(dv)
@@ -145,10 +136,6 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			vm.Status.SnapshotInProgress = ptr.To("other")
 			ExpectStatus(vm)
 		}, `snapshot "other" in progress`),
-		Entry("a restore", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
-			vm.Status.RestoreInProgress = ptr.To("restore")
-			ExpectStatus(vm)
-		}, `restore "restore" in progress`),
 		Entry("two classes", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
 			ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: vm.Namespace + "-2"}, Driver: vm.Namespace + ".csi.example"})
 		}, "source NS/vm 2 matching VolumeSnapshotClasses for NS: root"),
