@@ -133,7 +133,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.ConfigMap{}, everyKubeVirt, managed).
 		Watches(&corev1.Secret{}, everyKubeVirt, authority).
 		// A request that stays pending is reported in the status.
-		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(kit.Objects(IsPending))).
+		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(pendingRequests)).
 		WatchesMetadata(apiServices, everyKubeVirt, cluster).
 		// When one of two objects is deleted, the other may become active.
 		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
@@ -174,6 +174,11 @@ func (r *Reconciler) monitoring(mgr ctrl.Manager) (source.Source, error) {
 var nodeChanges = kit.Updates(func(before, after *corev1.Node) bool {
 	return before.Labels[v1.NodeSchedulable] != after.Labels[v1.NodeSchedulable] || isLost(before) != isLost(after)
 })
+
+// pendingRequests selects the requests for certificates that are pending, and those that no longer are, after which the status has to
+// report them no more.
+var pendingRequests = predicate.Or(kit.Objects(IsPending), kit.ExceptCreations(kit.ExceptDeletions(
+	kit.Updates(func(before, _ *certificatesv1.CertificateSigningRequest) bool { return IsPending(before) }))))
 
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	return kit.Requests(ctx, r.Client, &v1.KubeVirtList{})

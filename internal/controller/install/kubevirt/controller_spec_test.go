@@ -279,6 +279,10 @@ var _ = Describe("KubeVirt", func() {
 			Entry("a pool", func() client.Object { return pool }),
 			Entry("a replica set", func() client.Object { return set }),
 			Entry("a VM", func() client.Object { return machine }),
+			Entry("a VMI", func() client.Object {
+				vm.Finalizers = nil
+				return vm
+			}),
 		)
 	})
 })

@@ -86,7 +86,8 @@ func (k *installation) run() {
 	})
 	Expect(err).NotTo(HaveOccurred())
 	running := &kubevirt.Reconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: k.recorded, Namespace: k.namespace, Options: k.reconciler.Options,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: k.recorded, Namespace: k.namespace,
+		Options: k.reconciler.Options, Clock: k.reconciler.Clock,
 	}
 	Expect(running.SetupWithManager(mgr)).To(Succeed())
 	until, stop := context.WithCancel(ctx)
