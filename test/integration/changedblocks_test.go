@@ -164,12 +164,14 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		p := newPod()
 		p.writeOverlay(trackedOverlay, image, ext4Bytes)
 		g := &trackedGuest{linux: startLinuxOn(p, image, func(d *libvirtxml.Domain) { *d = *trackedDomain(image) })}
-		g.run("yes one | head -c 1048576 > /mnt/data/one; yes two | head -c 1048576 > /mnt/data/two; sync")
+		g.prepareLines("one", 1)
+		g.run("cat $lines > /mnt/data/one; cat $lines > /mnt/data/two; sync")
 		_, args := process(p.daemon, "qemu-system-x86_64")
 		Expect(args).To(ContainElement(And(
 			ContainSubstring(`"filename":"`+image+`"`), ContainSubstring(`"direct":true`), ContainSubstring(`"discard":"unmap"`))))
 		g.backUp("b1", "")
-		g.run("yes three | head -c 1048576 > /mnt/data/three; sync")
+		g.prepareLines("three", 1)
+		g.run("cat $lines > /mnt/data/three; sync")
 		g.backUp("b2", "b1")
 		g.expectChain(image)
 		full, err := os.Stat(p.daemon.Host(g.chain[0]))
@@ -213,9 +215,10 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		p := newPod()
 		p.writeOverlay(trackedOverlay, image, ext4Bytes)
 		g := &trackedGuest{linux: startLinuxOn(p, image, func(d *libvirtxml.Domain) { *d = *trackedDomain(image) })}
-		g.run("yes one | head -c 1048576 > /mnt/data/one; sync")
+		g.prepareLines("one", 1)
+		g.run("cat $lines > /mnt/data/one; sync")
 		g.backUp("b1", "")
-		g.run("echo flushed > /mnt/data/log; sync; yes two | head -c 1048576 > /mnt/data/two")
+		g.run("echo flushed > /mnt/data/log; sync; cat $lines > /mnt/data/two")
 		qemu, _ := process(p.daemon, "qemu-system-x86_64")
 		Expect(unix.Kill(qemu, unix.SIGKILL)).To(Succeed())
 

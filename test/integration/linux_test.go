@@ -161,3 +161,12 @@ func (g *linux) run(command string) string {
 	output, _, _ = strings.Cut(output, end)
 	return strings.ReplaceAll(output, "\r\n", "\n")
 }
+
+// prepareLines sets $lines in the guest's shell to files that together have that many MiB of lines with a text. The
+// files are one and the same, as the guest takes a second to print a MiB in emulation.
+func (g *linux) prepareLines(text string, mebibytes int) {
+	GinkgoHelper()
+	const printed = 64 << 10
+	g.run(fmt.Sprintf("yes %s | head -c %d > /tmp/lines; lines=$(yes /tmp/lines | head -n %d)",
+		text, printed, mebibytes<<20/printed))
+}

@@ -317,7 +317,8 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		m := newPodPair()
 		ctx := GinkgoT().Context()
 		const fill = 64 << 20
-		m.guest.run("mkdir -p /tmp/d && mount -t tmpfs d /tmp/d && yes vireo | head -c 1048576 > /tmp/d/y")
+		m.guest.prepareLines("vireo", 1)
+		m.guest.run("mkdir -p /tmp/d && mount -t tmpfs d /tmp/d && cat $lines > /tmp/d/y")
 		sum := m.guest.run(fmt.Sprintf("for i in $(seq %d); do cat /tmp/d/y; done > /tmp/d/x; md5sum < /tmp/d/x", fill>>20))
 		for _, method := range []v1.MigrationCompression{v1.MigrationCompressionZstd, v1.MigrationCompressionNone} {
 			r := m.request()
