@@ -24,7 +24,8 @@ func main() {
 	server.Main(server.Program{
 		Name: brokerapi.Broker,
 		Flags: func(fs *flag.FlagSet) {
-			fs.StringVar(&podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
+			fs.StringVar(&podLogsDir, "pod-logs-dir", "/var/log/pods",
+				"directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
 			fs.StringVar(&devDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
 		},
 		Start: func(s server.Settings) (server.Verbs, func(context.Context) error, error) {
@@ -43,7 +44,8 @@ func main() {
 func exclusiveCPUs(sockets string) func(context.Context, string) (cpuset.CPUSet, error) {
 	return func(ctx context.Context, pod string) (cpuset.CPUSet, error) {
 		result := brokerapi.CPUsResult{}
-		err := server.Call(ctx, brokerapi.DevicePlugin, sockets, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod}, &result)
+		err := server.Call(ctx, brokerapi.DevicePlugin, sockets, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: pod},
+			&result)
 		cpus := make([]int, 0, len(result.CPUs))
 		for _, cpu := range result.CPUs {
 			cpus = append(cpus, int(cpu))

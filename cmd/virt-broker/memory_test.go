@@ -29,10 +29,13 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
-// maxRest are the limits for the resident memory of the programs at rest, in KiB. docs/adr/0088-the-agent-in-two.md has what was measured.
-var maxRest = map[brokerapi.Program]int{brokerapi.Broker: 9 << 10, brokerapi.NetworkBroker: 9 << 10, brokerapi.DevicePlugin: 14 << 10}
+// maxRest are the limits for the resident memory of the programs at rest, in KiB. docs/adr/0088-the-agent-in-two.md has
+// what was measured.
+var maxRest = map[brokerapi.Program]int{brokerapi.Broker: 9 << 10, brokerapi.NetworkBroker: 9 << 10,
+	brokerapi.DevicePlugin: 14 << 10}
 
-// memoryLimit is the limit of their containers in bytes, and maxPeak that for the resident memory of the programs at any time, in KiB.
+// memoryLimit is the limit of their containers in bytes, and maxPeak that for the resident memory of the programs at
+// any time, in KiB.
 const (
 	memoryLimit = 256 << 20
 	maxPeak     = memoryLimit / 4 * 3 >> 10
@@ -50,7 +53,8 @@ type kubelet struct {
 }
 
 func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
-	conn, err := grpc.NewClient("unix://"+filepath.Join(k.dir, r.Endpoint), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(k.dir, r.Endpoint),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +75,8 @@ func (k *kubelet) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pl
 	return &pluginapi.Empty{}, nil
 }
 
-// requestMuch sends many requests at the same time, as virt-handler does while guests start. Some of them have large arguments. They fail,
-// because there are no guests.
+// requestMuch sends many requests at the same time, as virt-handler does while guests start. Some of them have large
+// arguments. They fail, because there are no guests.
 func requestMuch(t *testing.T, dial dialer, sockets, large string) {
 	t.Helper()
 	verbs := []brokerapi.Verb{brokerapi.WatchGuest, brokerapi.NetworkState, brokerapi.ExclusiveCPUs}
@@ -104,7 +108,8 @@ func requestMuch(t *testing.T, dial dialer, sockets, large string) {
 // dialer connects to a socket.
 type dialer func(socket string) (net.Conn, error)
 
-// dialAsClient returns a dialer whose connections are those of virt-handler's user, until the test ends. It needs to be root.
+// dialAsClient returns a dialer whose connections are those of virt-handler's user, until the test ends. It needs to be
+// root.
 func dialAsClient(t *testing.T) dialer {
 	t.Helper()
 	type dialed struct {
@@ -167,15 +172,16 @@ func (k *kubelet) expectFollowed(t *testing.T, kinds int) {
 func buildPrograms(t *testing.T, bin string) {
 	t.Helper()
 	for _, program := range brokerapi.Programs {
-		build := exec.Command("go", "build", buildTags, "-ldflags", "-s -w", "-o", filepath.Join(bin, string(program)), sourceOf(program))
+		build := exec.Command("go", "build", buildTags, "-ldflags", "-s -w", "-o", filepath.Join(bin, string(program)),
+			sourceOf(program))
 		if output, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
 }
 
-// TestMemoryAtRest runs the programs as their DaemonSet does: a kubelet has accepted its five devices, probes have run, virt-handler has sent
-// requests and watches the devices.
+// TestMemoryAtRest runs the programs as their DaemonSet does: a kubelet has accepted its five devices, probes have run,
+// virt-handler has sent requests and watches the devices.
 func TestMemoryAtRest(t *testing.T) {
 	bin, root, dev := t.TempDir(), t.TempDir(), t.TempDir()
 	buildPrograms(t, bin)
@@ -218,7 +224,8 @@ func TestMemoryAtRest(t *testing.T) {
 	}
 	processes := map[brokerapi.Program]*os.Process{}
 	for _, program := range brokerapi.Programs {
-		process := exec.CommandContext(t.Context(), filepath.Join(bin, string(program)), append(flags[program], "--kubelet-root", root)...)
+		process := exec.CommandContext(t.Context(), filepath.Join(bin, string(program)),
+			append(flags[program], "--kubelet-root", root)...)
 		process.Env = append(os.Environ(), "MEMORY_LIMIT="+strconv.Itoa(memoryLimit))
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
@@ -234,7 +241,8 @@ func TestMemoryAtRest(t *testing.T) {
 		}
 		follow(t, dial, program.Socket(sockets), verb)
 		for range 20 {
-			if output, err := exec.Command(filepath.Join(bin, string(program)), "check", "--kubelet-root", root).CombinedOutput(); err != nil {
+			if output, err := exec.Command(filepath.Join(bin, string(program)), "check", "--kubelet-root",
+				root).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", program, err, output)
 			}
 		}

@@ -20,12 +20,13 @@ import (
 
 const module = "github.com/vireo-project/vireo/"
 
-// maxCode is the limit for the lines of code of a program, without those that are blank or only comments: what has privileges on a node must
-// be small enough to be read in an afternoon.
+// maxCode is the limit for the lines of code of a program, without those that are blank or only comments: what has
+// privileges on a node must be small enough to be read in an afternoon.
 const maxCode = 3000
 
-// programs are the programs of virt-broker's Pod, with the limits for their lines of code and for all lines. Counted are all files of this
-// module that a program is built from, without tests. Lower the limits with the code, and leave no room. docs/adr/0088-the-agent-in-two.md
+// programs are the programs of virt-broker's Pod, with the limits for their lines of code and for all lines. Counted
+// are all files of this module that a program is built from, without tests. Lower the limits with the code, and leave
+// no room. docs/adr/0088-the-agent-in-two.md
 var programs = map[brokerapi.Program]struct {
 	code, all int
 	// ours are the packages of this module that it may be built from, beside those of all programs.
@@ -33,9 +34,12 @@ var programs = map[brokerapi.Program]struct {
 	// forbidden are prefixes of packages that it may not be built from, beside those of all programs.
 	forbidden []string
 }{
-	brokerapi.Broker:        {2970, 4058, []string{"internal/broker", "internal/broker/devicerule"}, []string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
-	brokerapi.NetworkBroker: {2459, 3445, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"}, []string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
-	brokerapi.DevicePlugin:  {2114, 3008, []string{"internal/broker/device"}, []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.Broker: {2970, 4058, []string{"internal/broker", "internal/broker/devicerule"},
+		[]string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
+	brokerapi.NetworkBroker: {2459, 3445, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"},
+		[]string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
+	brokerapi.DevicePlugin: {2114, 3008, []string{"internal/broker/device"},
+		[]string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 
 // shared are the packages of this module that every program may be built from. They share internal/wire/brokerapi,
@@ -45,14 +49,15 @@ var shared = []string{
 	"internal/component/memorylimit", "internal/launcherpod/layout",
 }
 
-// forbidden are prefixes of packages that no program may be built from: they have no client for the API server and no libvirt.
+// forbidden are prefixes of packages that no program may be built from: they have no client for the API server and no
+// libvirt.
 var forbidden = []string{"k8s.io/client-go/", "sigs.k8s.io/controller-runtime", "libvirt.org/"}
 
 // buildTags are those of the programs in their image: see the Makefile.
 const buildTags = "-tags=netgo,osusergo,grpcnotrace"
 
-// runsPrograms are the functions of Go's libraries by which a process runs programs. github.com/cilium/ebpf imports os/exec, for a function
-// for its tests, so that what counts is what is in the program.
+// runsPrograms are the functions of Go's libraries by which a process runs programs. github.com/cilium/ebpf imports
+// os/exec, for a function for its tests, so that what counts is what is in the program.
 var runsPrograms = []string{"syscall.forkExec", "syscall.Exec", "os.StartProcess", "os/exec.(*Cmd).Start"}
 
 func TestThePrograms(t *testing.T) {
@@ -122,7 +127,8 @@ func sourceOf(program brokerapi.Program) string { return "../" + string(program)
 func TestTheProgramsRunNoPrograms(t *testing.T) {
 	for _, program := range brokerapi.Programs {
 		built := filepath.Join(t.TempDir(), string(program))
-		if output, err := exec.Command("go", "build", buildTags, "-o", built, sourceOf(program)).CombinedOutput(); err != nil {
+		if output, err := exec.Command("go", "build", buildTags, "-o", built,
+			sourceOf(program)).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
 		symbols, err := exec.Command("go", "tool", "nm", built).Output()

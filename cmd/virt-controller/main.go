@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-controller runs all reconcilers and webhooks. With a command of package installation as its first argument, it creates
-// or deletes the KubeVirt object instead, and exits.
+// Command virt-controller runs all reconcilers and webhooks. With a command of package installation as its first
+// argument, it creates or deletes the KubeVirt object instead, and exits.
 package main
 
 import (

@@ -23,9 +23,11 @@ func main() {
 	server.Main(server.Program{
 		Name: brokerapi.DevicePlugin,
 		Flags: func(fs *flag.FlagSet) {
-			fs.StringVar(&podLogsDir, "pod-logs-dir", "/var/log/pods", "directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
+			fs.StringVar(&podLogsDir, "pod-logs-dir", "/var/log/pods",
+				"directory in which the kubelet creates a directory for the logs of each Pod; only names are read")
 			fs.StringVar(&devDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
-			fs.StringVar(&pluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "directory of the kubelet's sockets for device plugins, which is the same for every kubelet root")
+			fs.StringVar(&pluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins",
+				"directory of the kubelet's sockets for device plugins, which is the same for every kubelet root")
 			fs.IntVar(&maxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
 		},
 		Start: func(s server.Settings) (server.Verbs, func(context.Context) error, error) {

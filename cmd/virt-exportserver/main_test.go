@@ -52,7 +52,8 @@ func start(t *testing.T, size int) *export {
 	}
 	authority := pki.New(t)
 	http1 := exporter.HTTP()
-	http1.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{authority.Issue("export", x509.ExtKeyUsageServerAuth)}}
+	http1.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{authority.Issue("export", x509.ExtKeyUsageServerAuth)}}
 	http1.ReadHeaderTimeout = 2 * timeout // so that only the limit closes silent connections
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +61,8 @@ func start(t *testing.T, size int) *export {
 	}
 	e.address = listener.Addr().String()
 	e.client = &http.Client{Timeout: timeout, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authority.Pool(), ServerName: "export"},
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authority.Pool(), ServerName: "export"},
 	}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-handler is the node agent: it controls libvirt of each VM on its node, plans the VMs' networks, reports their state and
-// what guests the node can run. For what needs a privilege on the node, it calls virt-broker.
+// Command virt-handler is the node agent: it controls libvirt of each VM on its node, plans the VMs' networks, reports
+// their state and what guests the node can run. For what needs a privilege on the node, it calls virt-broker.
 package main
 
 import (

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// large are prefixes of packages that would make virt-handler's program, and so its memory on each node, larger by half: the API server's
-// library, its expression language, and what these are built from.
+// large are prefixes of packages that would make virt-handler's program, and so its memory on each node, larger by
+// half: the API server's library, its expression language, and what these are built from.
 var large = []string{"k8s.io/apiserver/", "github.com/google/cel-go/", "go.opentelemetry.io/", "google.golang.org/grpc"}
 
 // TestHandlerIsSmall checks that virt-handler is built from no package that it has no use for.
@@ -37,12 +37,13 @@ func packages(t *testing.T) string {
 	return string(output)
 }
 
-// TestHandlerHasNothingThatNeedsPrivileges checks that virt-handler is built from no package of virt-broker's, and from none with which
-// it could change the node's network.
+// TestHandlerHasNothingThatNeedsPrivileges checks that virt-handler is built from no package of virt-broker's, and from
+// none with which it could change the node's network.
 func TestHandlerHasNothingThatNeedsPrivileges(t *testing.T) {
 	const broker = "github.com/vireo-project/vireo/internal/broker"
 	for name := range strings.FieldsSeq(packages(t)) {
-		if name == broker || strings.HasPrefix(name, broker+"/") || strings.HasPrefix(name, "github.com/vishvananda/netlink") ||
+		if name == broker || strings.HasPrefix(name, broker+"/") ||
+			strings.HasPrefix(name, "github.com/vishvananda/netlink") ||
 			strings.HasPrefix(name, "github.com/google/nftables") || strings.HasPrefix(name, "k8s.io/kubelet/") {
 			t.Errorf("it is built from %s", name)
 		}

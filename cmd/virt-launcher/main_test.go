@@ -32,7 +32,8 @@ func TestInvalidCommandLineWritesAnOutcome(t *testing.T) {
 				t.Fatal(err)
 			}
 			var outcome launcherpod.Outcome
-			if err := json.Unmarshal(text, &outcome); err != nil || outcome.Reason != launcherpod.OutcomeInternal || !strings.Contains(outcome.Message, tc.want) {
+			if err := json.Unmarshal(text, &outcome); err != nil || outcome.Reason != launcherpod.OutcomeInternal ||
+				!strings.Contains(outcome.Message, tc.want) {
 				t.Errorf("got %q, %v, want an outcome with %q", text, err, tc.want)
 			}
 		})

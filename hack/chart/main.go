@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command chart generates the templates of the Helm chart from config/: chart CONFIG OUTPUT writes one file for each group of objects
-// to OUTPUT, and removes the other files there. `make manifests` runs it.
+// Command chart generates the templates of the Helm chart from config/: chart CONFIG OUTPUT writes one file for each
+// group of objects to OUTPUT, and removes the other files there. `make manifests` runs it.
 package main
 
 import (

@@ -22,13 +22,14 @@ const (
 // image matches a reference to an image in config/default.
 var image = regexp.MustCompile(`localhost/vireo/([a-z-]+):dev`)
 
-// templates replace fields of an object. Each has a token in the object, and a template that replaces the token's line in its YAML.
+// templates replace fields of an object. Each has a token in the object, and a template that replaces the token's line
+// in its YAML.
 type templates struct {
 	lines map[string]string
 }
 
-// set replaces a field by a template, which is indented like the field. Lines of the template that begin with a minus sign keep the
-// field's own indentation.
+// set replaces a field by a template, which is indented like the field. Lines of the template that begin with a minus
+// sign keep the field's own indentation.
 func (t *templates) set(fields map[string]any, field, template string) {
 	token := fmt.Sprintf("vireo-template-%d", len(t.lines))
 	fields[field] = token
@@ -63,7 +64,8 @@ func render(o object, value string) (string, error) {
 		return "", err
 	}
 	content := t.fill(escape(string(raw)))
-	content = strings.ReplaceAll(content, "system:serviceaccount:"+installNamespace+":", "system:serviceaccount:"+namespaceValue+":")
+	content = strings.ReplaceAll(content, "system:serviceaccount:"+installNamespace+":",
+		"system:serviceaccount:"+namespaceValue+":")
 	content = image.ReplaceAllString(content, `{{ include "vireo.image" (dict "root" . "name" "$1") }}`)
 	content = "---\n" + content
 	for _, condition := range conditions {
@@ -76,11 +78,12 @@ func render(o object, value string) (string, error) {
 func (t *templates) keep(metadata map[string]any) {
 	annotations := child(metadata, "annotations")
 	annotations["helm.sh/resource-policy"] = ""
-	t.set(annotations, "helm.sh/resource-policy", "-{{- if .Values.crds.keep }}\nhelm.sh/resource-policy: keep\n-{{- end }}")
+	t.set(annotations, "helm.sh/resource-policy",
+		"-{{- if .Values.crds.keep }}\nhelm.sh/resource-policy: keep\n-{{- end }}")
 }
 
-// aggregation replaces whether a role becomes part of one of Kubernetes' own. With --reuse-values, values that an earlier chart did not have
-// are missing.
+// aggregation replaces whether a role becomes part of one of Kubernetes' own. With --reuse-values, values that an
+// earlier chart did not have are missing.
 func (t *templates) aggregation(metadata map[string]any) {
 	labels, _ := metadata["labels"].(map[string]any)
 	for label := range labels {
@@ -110,8 +113,8 @@ func (t *templates) namespaces(value any) {
 	}
 }
 
-// deployment replaces virt-controller's replicas, placement, resources, environment and pull settings by values of the chart. The default
-// placement is that of config/.
+// deployment replaces virt-controller's replicas, placement, resources, environment and pull settings by values of the
+// chart. The default placement is that of config/.
 func (t *templates) deployment(o object) {
 	spec := child(o, "spec")
 	t.set(spec, "replicas", "replicas: {{ .Values.controller.replicas }}")
@@ -124,7 +127,8 @@ func (t *templates) deployment(o object) {
 		t.set(pod, field, field+":\n-{{- with .Values.controller."+field+" }}\n-{{- toYaml . | nindent 8 }}\n-{{- else }}\n"+
 			indent(strings.TrimSuffix(string(inner), "\n"), "  ")+"\n-{{- end }}")
 	}
-	t.set(pod, "imagePullSecrets", "-{{- with .Values.image.pullSecrets }}\nimagePullSecrets:\n-{{- toYaml . | nindent 6 }}\n-{{- end }}")
+	t.set(pod, "imagePullSecrets",
+		"-{{- with .Values.image.pullSecrets }}\nimagePullSecrets:\n-{{- toYaml . | nindent 6 }}\n-{{- end }}")
 	containers, _ := pod["containers"].([]any)
 	for _, c := range containers {
 		container, ok := c.(map[string]any)
@@ -132,15 +136,18 @@ func (t *templates) deployment(o object) {
 			continue
 		}
 		t.set(container, "imagePullPolicy", "imagePullPolicy: {{ .Values.image.pullPolicy }}")
-		t.add(container, "args", "-{{- if (.Values.monitoring | default dict).authorization }}\n- --metrics-authorization\n-{{- end }}")
-		t.add(container, "env", "-{{- with (.Values.monitoring | default dict).runbookURL }}\n- name: RUNBOOK_URL_TEMPLATE\n  value: {{ . | quote }}\n-{{- end }}\n"+
-			"-{{- with .Values.controller.env }}\n-{{- toYaml . | nindent 8 }}\n-{{- end }}")
+		t.add(container, "args",
+			"-{{- if (.Values.monitoring | default dict).authorization }}\n- --metrics-authorization\n-{{- end }}")
+		t.add(container, "env",
+			"-{{- with (.Values.monitoring | default dict).runbookURL }}\n- name: RUNBOOK_URL_TEMPLATE\n  value: {{ . | quote }}\n-{{- end }}\n"+
+				"-{{- with .Values.controller.env }}\n-{{- toYaml . | nindent 8 }}\n-{{- end }}")
 		inner, err := yaml.Marshal(container["resources"])
 		if err != nil {
 			continue // it was YAML before
 		}
-		t.set(container, "resources", "resources:\n-{{- with .Values.controller.resources }}\n-{{- toYaml . | nindent 10 }}\n-{{- else }}\n"+
-			indent(strings.TrimSuffix(string(inner), "\n"), "  ")+"\n-{{- end }}")
+		t.set(container, "resources",
+			"resources:\n-{{- with .Values.controller.resources }}\n-{{- toYaml . | nindent 10 }}\n-{{- else }}\n"+
+				indent(strings.TrimSuffix(string(inner), "\n"), "  ")+"\n-{{- end }}")
 	}
 }
 

@@ -42,7 +42,8 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(up(), start(), down(), leftovers(), status(), env(), load(), execute(), stop(), cut(), mend(), multus(), provision())
+	c.AddCommand(up(), start(), down(), leftovers(), status(), env(), load(), execute(), stop(), cut(), mend(), multus(),
+		provision())
 	return c
 }
 
@@ -58,7 +59,8 @@ func with(ctx context.Context, exclusive bool, do func(*cluster.Machine) error) 
 
 func up() *cobra.Command {
 	options := cluster.Options{Plan: plan.Defaults()}
-	nodeCIDR, podCIDR, serviceCIDR := options.Plan.NodeCIDR.String(), options.Plan.PodCIDR.String(), options.Plan.ServiceCIDR.String()
+	nodeCIDR, podCIDR, serviceCIDR := options.Plan.NodeCIDR.String(), options.Plan.PodCIDR.String(),
+		options.Plan.ServiceCIDR.String()
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Start the cluster, or those components that do not run",

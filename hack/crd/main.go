@@ -3,12 +3,12 @@
 
 // Command crd post-processes the CustomResourceDefinitions that controller-gen generates:
 //
-//   - it adds the version v1alpha3 to the kinds of kubevirt.io, as in KubeVirt. Both versions have the same schema and one Go package,
-//     so v1alpha3 is a copy of v1;
-//   - it removes the descriptions of all versions but the stored one. A CRD has to fit into the annotation that `kubectl apply` writes
-//     (262144 bytes), and most of a schema are descriptions;
-//   - it limits the exponents of quantities to two digits. Kubernetes' parser computes every digit of a number: 1e-1000000000 takes
-//     hours, in each process that decodes the object.
+//   - it adds the version v1alpha3 to the kinds of kubevirt.io, as in KubeVirt. Both versions have the same schema and
+//     one Go package, so v1alpha3 is a copy of v1;
+//   - it removes the descriptions of all versions but the stored one. A CRD has to fit into the annotation that
+//     `kubectl apply` writes (262144 bytes), and most of a schema are descriptions;
+//   - it limits the exponents of quantities to two digits. Kubernetes' parser computes every digit of a number:
+//     1e-1000000000 takes hours, in each process that decodes the object.
 //
 // Its argument is the directory of the CRDs, which it changes in place.
 package main
@@ -26,9 +26,11 @@ import (
 
 const (
 	coreGroup = "kubevirt.io"
-	// legacyVersion is the version in which KubeVirt also serves its first kinds (staging/src/kubevirt.io/api/core/v1/register.go).
+	// legacyVersion is the version in which KubeVirt also serves its first kinds
+	// (staging/src/kubevirt.io/api/core/v1/register.go).
 	legacyVersion = "v1alpha3"
-	// quantityPattern is controller-gen's pattern of a quantity, and boundedPattern the same with exponents of at most two digits.
+	// quantityPattern is controller-gen's pattern of a quantity, and boundedPattern the same with exponents of at most two
+	// digits.
 	quantityPattern = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$`
 	boundedPattern  = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?0*[0-9]{1,2}))?$`
 )
@@ -126,17 +128,18 @@ func legacyOf(crd map[string]any, stored any) (map[string]any, error) {
 	}
 	legacy := runtime.DeepCopyJSON(version)
 	legacy["name"] = legacyVersion
-	// Selectable fields are Vireo's, so that clients of the older version do not use them. The API server (1.36) also rejects a CRD
-	// whose versions have the same selectable fields but schemas that differ, even if only in descriptions.
+	// Selectable fields are Vireo's, so that clients of the older version do not use them. The API server (1.36) also
+	// rejects a CRD whose versions have the same selectable fields but schemas that differ, even if only in descriptions.
 	delete(legacy, "selectableFields")
 	legacy["storage"] = false
 	legacy["deprecated"] = true
-	legacy["deprecationWarning"] = fmt.Sprintf("%s/%s %s is deprecated: use %s/%s", coreGroup, legacyVersion, kind, coreGroup, version["name"])
+	legacy["deprecationWarning"] = fmt.Sprintf("%s/%s %s is deprecated: use %s/%s", coreGroup, legacyVersion, kind,
+		coreGroup, version["name"])
 	return legacy, nil
 }
 
-// dropDescriptions removes the descriptions from a schema. A property may be named description: it is kept, because its value is
-// a schema and not a string.
+// dropDescriptions removes the descriptions from a schema. A property may be named description: it is kept, because its
+// value is a schema and not a string.
 func dropDescriptions(node any) {
 	switch typed := node.(type) {
 	case map[string]any:

@@ -5,8 +5,9 @@
 //
 //	sbom -name NAME -version VERSION -created TIME FILE...
 //
-// A file is a Go program or a tar archive of a root file system. The modules of a program are read from it. The Debian packages of an
-// archive are read from its var/lib/dpkg/status or var/lib/dpkg/status.d, and their release from its usr/lib/os-release.
+// A file is a Go program or a tar archive of a root file system. The modules of a program are read from it. The Debian
+// packages of an archive are read from its var/lib/dpkg/status or var/lib/dpkg/status.d, and their release from its
+// usr/lib/os-release.
 package main
 
 import (
@@ -129,7 +130,8 @@ func run(out io.Writer, name, version, created string, files []string) error {
 		d.Packages = append(d.Packages, part)
 	}
 	slices.SortFunc(d.Packages, func(a, b component) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(d.Relationships, func(a, b relationship) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	slices.SortFunc(d.Relationships,
+		func(a, b relationship) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	// The namespace has to be unique for each document.
 	all := sha256.Sum256([]byte(strings.Join(sums, "")))
 	d.Namespace = fmt.Sprintf("https://vireo.invalid/spdx/%s-%s-%x", name, version, all[:8])
@@ -228,8 +230,9 @@ func debianPackages(file string) ([]component, error) {
 	return components(packages, release)
 }
 
-// components returns the components of Debian packages. Scanners find the vulnerabilities of a package by the qualifier distro, which
-// they expect as ID and version. Source: the type deb of https://github.com/package-url/purl-spec, which has no default repository.
+// components returns the components of Debian packages. Scanners find the vulnerabilities of a package by the qualifier
+// distro, which they expect as ID and version. Source: the type deb of https://github.com/package-url/purl-spec, which
+// has no default repository.
 func components(packages []map[string]string, release map[string]string) ([]component, error) {
 	distro, version := strings.Trim(release["ID"], `"`), strings.Trim(release["VERSION_ID"], `"`)
 	if distro == "" || version == "" {
@@ -244,8 +247,8 @@ func components(packages []map[string]string, release map[string]string) ([]comp
 	return found, nil
 }
 
-// paragraphs reads the paragraphs of a file, which empty lines separate. Of each it returns the fields that have one line: name,
-// separator, value.
+// paragraphs reads the paragraphs of a file, which empty lines separate. Of each it returns the fields that have one
+// line: name, separator, value.
 func paragraphs(from io.Reader, separator string) ([]map[string]string, error) {
 	var found []map[string]string
 	begins := true

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command slowest prints the ten slowest packages and the ten slowest specs of a test run. Its argument is a directory, where it
-// reads the output of `go test` in *.log and Ginkgo's reports in *.json.
+// Command slowest prints the ten slowest packages and the ten slowest specs of a test run. Its argument is a directory,
+// where it reads the output of `go test` in *.log and Ginkgo's reports in *.json.
 package main
 
 import (
@@ -81,7 +81,8 @@ func collect(pattern string, read func(io.Reader) ([]timed, error)) ([]timed, er
 	return all, nil
 }
 
-// packageLine matches the result line of a package in the output of `go test`. Cached results have no time and do not match.
+// packageLine matches the result line of a package in the output of `go test`. Cached results have no time and do not
+// match.
 var packageLine = regexp.MustCompile(`^(ok  |FAIL)\t(\S+)\t([0-9.]+s)`)
 
 func readPackages(log io.Reader) ([]timed, error) {

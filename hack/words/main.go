@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command words fails if the product's comments, texts or identifiers use a word that docs/glossary.md prints in bold in
-// its table of words that we do not write. The table after it lists what is excepted.
+// Command words fails if the product's comments, texts or identifiers use a word that docs/glossary.md prints in bold
+// in its table of words that we do not write. The table after it lists what is excepted.
 package main
 
 import (

@@ -114,12 +114,16 @@ func (b *Broker) Verbs() server.Verbs {
 }
 
 // ofLibvirtd returns a task that needs the directory in /proc of the Pod's libvirtd.
-func (b *Broker) ofLibvirtd(limit *server.Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (server.Output, error)) server.Task {
+func (b *Broker) ofLibvirtd(
+	limit *server.Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (server.Output, error),
+) server.Task {
 	return server.OfLibvirtd(b.Pods, limit, pod, do)
 }
 
 // inRoot returns a task that needs the root directory of the Pod's libvirtd.
-func (b *Broker) inRoot(limit *server.Limiter, pod string, do func(root *podprocess.Root) (server.Output, error)) server.Task {
+func (b *Broker) inRoot(
+	limit *server.Limiter, pod string, do func(root *podprocess.Root) (server.Output, error),
+) server.Task {
 	return b.ofLibvirtd(limit, pod, func(_ context.Context, libvirtd *os.File) (server.Output, error) {
 		root, err := podprocess.OpenRoot(libvirtd)
 		if err != nil {
@@ -135,7 +139,8 @@ const maxStateEntries = 256
 
 // syncState writes the Pod's persistent state to the disk.
 func (b *Broker) syncState(pod string, _ server.None) (server.Task, error) {
-	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) { return server.Output{}, syncState(root) }), nil
+	return b.inRoot(b.storage, pod,
+		func(root *podprocess.Root) (server.Output, error) { return server.Output{}, syncState(root) }), nil
 }
 
 // syncState returns when all files of the claim are on its disk, each directory after what is in it. It opens nothing
@@ -173,7 +178,8 @@ func syncState(root *podprocess.Root) error {
 // swtpm replaces its files, and the launcher may have created others than files and directories.
 func ofState(root *podprocess.Root, name string, do func(*os.File) error) error {
 	file, err := root.OpenWithin(layout.StateDir, name, unix.S_IFDIR, unix.S_IFREG)
-	if name != "." && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, podprocess.ErrKind) || errors.Is(err, unix.ELOOP)) {
+	if name != "." && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, podprocess.ErrKind) ||
+		errors.Is(err, unix.ELOOP)) {
 		return nil
 	}
 	if err != nil {

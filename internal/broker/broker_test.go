@@ -107,7 +107,8 @@ func TestSyncStateOpensFilesOnly(t *testing.T) {
 	pod, root := podRoot(t)
 	dir := filepath.Join(pod, layout.StateDir, "nvram")
 	writeFile(t, filepath.Join(dir, "vm_VARS.fd"))
-	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.Symlink("/etc", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "empty"), 0o700)); err != nil {
+	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.Symlink("/etc", filepath.Join(dir, "link")),
+		os.Mkdir(filepath.Join(dir, "empty"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	if err := syncState(root); err != nil {

@@ -81,7 +81,8 @@ func (b *Broker) setOwnDevices() error {
 	err := devicerule.Set(nil, pods.IsAnyCgroup, func(current []devicerule.Device) ([]devicerule.Device, error) {
 		// In their order, so that nothing is written if nothing changes.
 		others := maps.Clone(b.opened)
-		want := slices.DeleteFunc(current, func(d devicerule.Device) bool { _, wanted := others[d]; delete(others, d); return !wanted })
+		want := slices.DeleteFunc(current,
+			func(d devicerule.Device) bool { _, wanted := others[d]; delete(others, d); return !wanted })
 		return slices.AppendSeq(want, maps.Keys(others)), nil
 	})
 	if errors.Is(err, devicerule.ErrNotInPod) { // as in tests: nothing denies it a device
@@ -107,7 +108,9 @@ func (b *Broker) attached(except string) (map[devicerule.Device][]string, error)
 
 // permitted returns those of the devices that a launcher Pod may open: the broker has them open, and attachment Pods of
 // its namespace have them. It relies on nothing that a launcher can change.
-func (b *Broker) permitted(pod string, devices []devicerule.Device, attached map[devicerule.Device][]string) ([]devicerule.Device, error) {
+func (b *Broker) permitted(
+	pod string, devices []devicerule.Device, attached map[devicerule.Device][]string,
+) ([]devicerule.Device, error) {
 	if len(devices) == 0 {
 		return nil, nil
 	}
@@ -204,9 +207,10 @@ func (b *Broker) sweepDevices() error {
 	if err != nil {
 		return err
 	}
-	err = devicerule.Sweep(nil, launchers, pods.IsCgroup, func(pod string, current []devicerule.Device) ([]devicerule.Device, error) {
-		return b.permitted(pod, current, attached)
-	})
+	err = devicerule.Sweep(nil, launchers, pods.IsCgroup,
+		func(pod string, current []devicerule.Device) ([]devicerule.Device, error) {
+			return b.permitted(pod, current, attached)
+		})
 	if err != nil {
 		return err
 	}

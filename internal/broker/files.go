@@ -37,7 +37,8 @@ func (b *Broker) ownDevices(pod string, _ server.None) (server.Task, error) {
 			// The broker's path of the node's device.
 			onNode := filepath.Join(b.DevDir, strings.TrimPrefix(device, "/dev/"))
 			if err := ownDeviceAt(root, device, onNode); err != nil {
-				errs = append(errs, fmt.Errorf("change the owner of %s in the launcher Pod to user %d: %w", device, layout.QEMUUser, err))
+				errs = append(errs, fmt.Errorf("change the owner of %s in the launcher Pod to user %d: %w", device, layout.QEMUUser,
+					err))
 			}
 		}
 		return server.Output{}, errors.Join(errs...)
@@ -110,7 +111,8 @@ func (b *Broker) openFile(pod string, a brokerapi.OpenFileArguments) (server.Tas
 	// In a directory that the Pod can write to, symlinks may lead anywhere.
 	written := a.Mount == layout.StateDir || a.Mount == layout.TrackedDisksDir
 	if !written && a.Mount != layout.KernelBootDir && !isIn(layout.ContainerDisksDir, a.Mount) {
-		return server.Task{}, brokerapi.Refused("%.256q has neither an image, nor overlays, nor the persistent state of a guest", a.Mount)
+		return server.Task{}, brokerapi.Refused(
+			"%.256q has neither an image, nor overlays, nor the persistent state of a guest", a.Mount)
 	}
 	return b.inRoot(b.storage, pod, func(root *podprocess.Root) (server.Output, error) {
 		if written {
@@ -150,13 +152,15 @@ const maxDepth = 8
 
 // filesKinds are the kubelet's names of the kinds of volumes with files, and of the directories with a Pod's volumes of
 // that kind. Sources: kubernetes pkg/volume/{configmap,secret,downwardapi,projected}.
-var filesKinds = []string{"kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~projected"}
+var filesKinds = []string{"kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api",
+	"kubernetes.io~projected"}
 
 // readVolume reads files that the kubelet has written to a volume of the Pod. Of the volumes of a launcher Pod, only
 // those that virt-controller adds for the guest's files can be read, and no token of the Pod's service account.
 func (b *Broker) readVolume(pod string, a brokerapi.ReadVolumeArguments) (server.Task, error) {
 	if !slices.Contains(filesKinds, a.Kind) || !layout.HasGuestFiles(a.Volume) {
-		return server.Task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume, a.Kind)
+		return server.Task{}, brokerapi.Refused("the volume %.64q of the kind %.64q has no files of a guest", a.Volume,
+			a.Kind)
 	}
 	// The volume alone does not show that the Pod is a launcher: its libvirtd must be found. That may hang, while few
 	// volumes are read at a time.

@@ -40,7 +40,8 @@ const (
 // Only the current version is read, whatever else is in the volume's directory.
 func TestOtherEntriesOfAVolumeAreNotRead(t *testing.T) {
 	dir, pods := hostilePod(t, secrets, map[string]string{"userdata": "#cloud-config"})
-	for link, target := range map[string]string{"evil": "../../../../outside", "absolute": filepath.Join(pods, "outside")} {
+	for link, target := range map[string]string{"evil": "../../../../outside",
+		"absolute": filepath.Join(pods, "outside")} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}

@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/test/kubelet"
 )
 
-// FuzzRequest checks that whatever a client sends, a request that is accepted has a known verb and names a Pod that is one entry of a
-// directory, and that the memory for it is in proportion to what was received.
+// FuzzRequest checks that whatever a client sends, a request that is accepted has a known verb and names a Pod that is
+// one entry of a directory, and that the memory for it is in proportion to what was received.
 func FuzzRequest(f *testing.F) {
 	for verb, arguments := range valid {
 		pod := podUID
@@ -62,7 +62,9 @@ func FuzzRequest(f *testing.F) {
 		if _, known := valid[request.Verb]; !known || request.Verb.OfNode() != (request.Pod == "") {
 			t.Errorf("%+v was accepted", request)
 		}
-		if request.Pod != "" && (pods.CheckUID(request.Pod) != nil || filepath.Join("/a", request.Pod) != "/a/"+request.Pod || strings.ContainsAny(request.Pod, "/\x00")) {
+		if request.Pod != "" &&
+			(pods.CheckUID(request.Pod) != nil || filepath.Join("/a", request.Pod) != "/a/"+request.Pod ||
+				strings.ContainsAny(request.Pod, "/\x00")) {
 			t.Errorf("Pod %q was accepted", request.Pod)
 		}
 	})
@@ -84,7 +86,8 @@ func fuzzVerb[A any](f *testing.F, verb brokerapi.Verb, more []A, check func(t *
 	w.write(filepath.Dir(launcherpod.StateDir)+"/secret", "secret")
 	w.write(launcherpod.ContainerDiskDir("disk")+"/disk.img", "open")
 	w.write(launcherpod.StateDir+"/nvram/vm_VARS.fd", "open")
-	if err := kubelet.WriteVolume(w.pods, podUID, secrets, "disk-udata", map[string]string{"userdata": "its own"}); err != nil {
+	if err := kubelet.WriteVolume(w.pods, podUID, secrets, "disk-udata",
+		map[string]string{"userdata": "its own"}); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -110,7 +113,8 @@ func anyOf[A any](list []A) []any {
 
 // FuzzOpenSocket checks that only the sockets of libvirtd, of USB redirection and of backups are connected to.
 func FuzzOpenSocket(f *testing.F) {
-	more := []brokerapi.OpenSocketArguments{{Name: "../x"}, {Name: "virt-usbredir-0"}, {Name: "virt-usbredir-9"}, {Name: "backup-a"}}
+	more := []brokerapi.OpenSocketArguments{{Name: "../x"}, {Name: "virt-usbredir-0"}, {Name: "virt-usbredir-9"},
+		{Name: "backup-a"}}
 	fuzzVerb(f, brokerapi.OpenSocket, more, func(t *testing.T, a brokerapi.OpenSocketArguments, accepted server.Task) {
 		if a.Wait {
 			return
@@ -179,7 +183,8 @@ func FuzzInspect(f *testing.F) {
 	more := []brokerapi.InspectArguments{{Path: "/../../dev/null"}, {Path: "/proc/self/root/dev/null", DirectIO: true}}
 	fuzzVerb(f, brokerapi.Inspect, more, func(t *testing.T, a brokerapi.InspectArguments, accepted server.Task) {
 		got, err := accepted.Run(t.Context())
-		if result, ok := got.Result.(brokerapi.InspectResult); err == nil && (!ok || result.Mode&unix.S_IFMT == unix.S_IFCHR) {
+		if result, ok := got.Result.(brokerapi.InspectResult); err == nil &&
+			(!ok || result.Mode&unix.S_IFMT == unix.S_IFCHR) {
 			t.Errorf("%q is %+v", a.Path, got.Result)
 		}
 	})
@@ -196,7 +201,8 @@ func FuzzSetRealtime(f *testing.F) {
 
 // FuzzAttachVolume checks that a volume that is accepted is one entry of a directory, and the attachment Pod another.
 func FuzzAttachVolume(f *testing.F) {
-	more := []brokerapi.VolumeArguments{{Volume: "../x", Attachment: otherUID}, {Volume: "data.img", Attachment: otherUID}, {Volume: "data", Attachment: "../" + otherUID}}
+	more := []brokerapi.VolumeArguments{{Volume: "../x", Attachment: otherUID}, {Volume: "data.img", Attachment: otherUID},
+		{Volume: "data", Attachment: "../" + otherUID}}
 	fuzzVerb(f, brokerapi.AttachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, accepted server.Task) {
 		checkVolumeName(t, a)
 		if pods.CheckUID(a.Attachment) != nil {
@@ -211,13 +217,15 @@ func FuzzAttachVolume(f *testing.F) {
 // FuzzDetachVolume is FuzzAttachVolume for the other verb.
 func FuzzDetachVolume(f *testing.F) {
 	more := []brokerapi.VolumeArguments{{Volume: ".."}, {Volume: "data", Attachment: "/"}}
-	fuzzVerb(f, brokerapi.DetachVolume, more, func(t *testing.T, a brokerapi.VolumeArguments, _ server.Task) { checkVolumeName(t, a) })
+	fuzzVerb(f, brokerapi.DetachVolume, more,
+		func(t *testing.T, a brokerapi.VolumeArguments, _ server.Task) { checkVolumeName(t, a) })
 }
 
 func checkVolumeName(t *testing.T, a brokerapi.VolumeArguments) {
 	t.Helper()
 	name := layout.HotplugDiskName(a.Volume, a.Block)
-	if filepath.Join("/a", name) != "/a/"+name || strings.ContainsAny(name, "/\x00\n") || strings.Contains(a.Volume, ".") || name == "" {
+	if filepath.Join("/a", name) != "/a/"+name || strings.ContainsAny(name, "/\x00\n") ||
+		strings.Contains(a.Volume, ".") || name == "" {
 		t.Errorf("volume %q was accepted", a.Volume)
 	}
 }

@@ -34,19 +34,20 @@ import (
 
 // valid are valid arguments of each verb.
 var valid = map[brokerapi.Verb]any{
-	brokerapi.Ping:          nil,
-	brokerapi.OpenSocket:    brokerapi.OpenSocketArguments{Name: launcherpod.LibvirtSocketName},
-	brokerapi.WatchGuest:    nil,
-	brokerapi.ReadVolume:    brokerapi.ReadVolumeArguments{Kind: secrets, Volume: "disk-udata"},
-	brokerapi.OpenFile:      brokerapi.OpenFileArguments{Mount: launcherpod.StateDir, Name: "nvram/vm_VARS.fd"},
-	brokerapi.SyncState:     nil,
-	brokerapi.GiveHostDir:   brokerapi.GiveHostDirArguments{Directory: launcherpod.DiskDir("disk")},
-	brokerapi.OwnDevices:    nil,
-	brokerapi.Inspect:       brokerapi.InspectArguments{Path: "/dev/null"},
-	brokerapi.CPUs:          nil,
-	brokerapi.SetRealtime:   brokerapi.SetRealtimeArguments{VCPUs: []uint{0}},
-	brokerapi.NetworkState:  nil,
-	brokerapi.ChangeNetwork: networkapi.ChangeNetworkArguments{Steps: []networkapi.Step{{Do: networkapi.SetUp, Link: "eth0"}}},
+	brokerapi.Ping:         nil,
+	brokerapi.OpenSocket:   brokerapi.OpenSocketArguments{Name: launcherpod.LibvirtSocketName},
+	brokerapi.WatchGuest:   nil,
+	brokerapi.ReadVolume:   brokerapi.ReadVolumeArguments{Kind: secrets, Volume: "disk-udata"},
+	brokerapi.OpenFile:     brokerapi.OpenFileArguments{Mount: launcherpod.StateDir, Name: "nvram/vm_VARS.fd"},
+	brokerapi.SyncState:    nil,
+	brokerapi.GiveHostDir:  brokerapi.GiveHostDirArguments{Directory: launcherpod.DiskDir("disk")},
+	brokerapi.OwnDevices:   nil,
+	brokerapi.Inspect:      brokerapi.InspectArguments{Path: "/dev/null"},
+	brokerapi.CPUs:         nil,
+	brokerapi.SetRealtime:  brokerapi.SetRealtimeArguments{VCPUs: []uint{0}},
+	brokerapi.NetworkState: nil,
+	brokerapi.ChangeNetwork: networkapi.ChangeNetworkArguments{Steps: []networkapi.Step{{Do: networkapi.SetUp,
+		Link: "eth0"}}},
 	brokerapi.OpenRouter:    networkapi.OpenRouterArguments{Bridge: "k6t-eth0"},
 	brokerapi.AttachVolume:  brokerapi.VolumeArguments{Volume: "data", Attachment: otherUID},
 	brokerapi.DetachVolume:  brokerapi.VolumeArguments{Volume: "data", Block: true},
@@ -123,7 +124,8 @@ func TestPodsThatAreNoLaunchers(t *testing.T) {
 	w.stop()
 	w.start(func(*net.UnixConn, string) (*os.File, error) { return nil, brokerapi.Refused("it is no launcher") })
 	w.addPod(podUID)
-	if err := kubelet.WriteVolume(w.pods, podUID, secrets, "disk-udata", map[string]string{"userdata": "secret"}); err != nil {
+	if err := kubelet.WriteVolume(w.pods, podUID, secrets, "disk-udata",
+		map[string]string{"userdata": "secret"}); err != nil {
 		t.Fatal(err)
 	}
 	for verb, arguments := range valid {
@@ -136,7 +138,8 @@ func TestPodsThatAreNoLaunchers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pod := range []string{otherUID, "none"} {
-			if code := brokerapi.CodeOf(w.ask(requestOf(t, verb, pod, arguments))); code != brokerapi.CodeNoLauncher && code != brokerapi.CodeNotFound {
+			if code := brokerapi.CodeOf(w.ask(requestOf(t, verb, pod, arguments))); code != brokerapi.CodeNoLauncher &&
+				code != brokerapi.CodeNotFound {
 				t.Errorf("%s about %s: %q", verb, pod, code)
 			}
 		}
@@ -159,7 +162,8 @@ func TestForgedRequests(t *testing.T) {
 	w := newWorld(t, nil)
 	w.addPod(podUID)
 	w.write("etc/shadow", "secret")
-	for _, pod := range []string{"", ".", "..", "../" + podUID, podUID + "/..", "/", podUID + "\x00", strings.Repeat("a", 64), "*"} {
+	for _, pod := range []string{"", ".", "..", "../" + podUID, podUID + "/..", "/", podUID + "\x00",
+		strings.Repeat("a", 64), "*"} {
 		for verb, arguments := range valid {
 			if !verb.OfNode() {
 				expectCode(t, w.ask(requestOf(t, verb, pod, arguments)), brokerapi.CodeInvalid)
@@ -210,13 +214,15 @@ func TestForgedPaths(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(unix.Mkfifo(filepath.Join(disk, "pipe"), 0o600), os.MkdirAll(filepath.Join(w.root, launcherpod.StateDir), 0o755)); err != nil {
+	if err := errors.Join(unix.Mkfifo(filepath.Join(disk, "pipe"), 0o600),
+		os.MkdirAll(filepath.Join(w.root, launcherpod.StateDir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	for mount, names := range map[string][]string{
-		launcherpod.ContainerDiskDir("disk"): {"absolute", "climbs", "root", "pipe", ".", "..", "../../../../secret", "/secret", "", "a\x00b", strings.Repeat("a/", 3000)},
-		launcherpod.StateDir:                 {"../../../secret", "/secret", ".", ""},
-		"/":                                  {"secret"}, "": {"secret"}, "/proc/1": {"environ"}, launcherpod.ContainerDisksDir: {"disk/disk.img"},
+		launcherpod.ContainerDiskDir("disk"): {"absolute", "climbs", "root", "pipe", ".", "..", "../../../../secret",
+			"/secret", "", "a\x00b", strings.Repeat("a/", 3000)},
+		launcherpod.StateDir: {"../../../secret", "/secret", ".", ""},
+		"/":                  {"secret"}, "": {"secret"}, "/proc/1": {"environ"}, launcherpod.ContainerDisksDir: {"disk/disk.img"},
 		launcherpod.ContainerDisksDir + "/..":                 {"secret"},
 		launcherpod.ContainerDisksDir + "/../../../../":       {"secret"},
 		launcherpod.ContainerDiskDir("disk") + "/":            {"disk.img"},
@@ -229,7 +235,8 @@ func TestForgedPaths(t *testing.T) {
 		launcherpod.ContainerDisksDir + "/" + "../../secrets": {"token"},
 	} {
 		for _, name := range names {
-			if err := w.ask(requestOf(t, brokerapi.OpenFile, podUID, brokerapi.OpenFileArguments{Mount: mount, Name: name})); err == nil {
+			if err := w.ask(requestOf(t, brokerapi.OpenFile, podUID,
+				brokerapi.OpenFileArguments{Mount: mount, Name: name})); err == nil {
 				t.Errorf("%.100q in %.100q was opened", name, mount)
 			}
 		}
@@ -241,16 +248,22 @@ func TestForgedPaths(t *testing.T) {
 	} {
 		expectCode(t, w.ask(requestOf(t, brokerapi.ReadVolume, podUID, a)), brokerapi.CodeRefused)
 	}
-	for _, dir := range []string{"/", "", "/etc", launcherpod.DisksDir, launcherpod.DiskDir("a") + "/b", launcherpod.DiskDir("..") + "/", launcherpod.DisksDir + "/../x", launcherpod.DisksDir + "/.."} {
-		expectCode(t, w.ask(requestOf(t, brokerapi.GiveHostDir, podUID, brokerapi.GiveHostDirArguments{Directory: dir})), brokerapi.CodeRefused)
+	for _, dir := range []string{"/", "", "/etc", launcherpod.DisksDir, launcherpod.DiskDir("a") + "/b",
+		launcherpod.DiskDir("..") + "/", launcherpod.DisksDir + "/../x", launcherpod.DisksDir + "/.."} {
+		expectCode(t, w.ask(requestOf(t, brokerapi.GiveHostDir, podUID, brokerapi.GiveHostDirArguments{Directory: dir})),
+			brokerapi.CodeRefused)
 	}
 	for _, path := range []string{"", "relative", "/a\x00b", "/" + strings.Repeat("a", 5000)} {
-		expectCode(t, w.ask(requestOf(t, brokerapi.Inspect, podUID, brokerapi.InspectArguments{Path: path})), brokerapi.CodeInvalid)
+		expectCode(t, w.ask(requestOf(t, brokerapi.Inspect, podUID, brokerapi.InspectArguments{Path: path})),
+			brokerapi.CodeInvalid)
 	}
-	for _, name := range []string{"", "lo", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00", "../../kernel/core_pattern"} {
-		expectCode(t, w.ask(requestOf(t, brokerapi.OpenRouter, podUID, networkapi.OpenRouterArguments{Bridge: name})), brokerapi.CodeInvalid)
+	for _, name := range []string{"", "lo", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00",
+		"../../kernel/core_pattern"} {
+		expectCode(t, w.ask(requestOf(t, brokerapi.OpenRouter, podUID, networkapi.OpenRouterArguments{Bridge: name})),
+			brokerapi.CodeInvalid)
 	}
-	for _, name := range []string{"", "lo", "all", "default", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16), "eth0\x00", "../../kernel/core_pattern"} {
+	for _, name := range []string{"", "lo", "all", "default", "..", "eth0/../all", "a b", "all.x", strings.Repeat("a", 16),
+		"eth0\x00", "../../kernel/core_pattern"} {
 		for _, step := range []networkapi.Step{
 			{Do: networkapi.SetUp, Link: name}, {Do: networkapi.Rename, Link: "eth0", Other: name}, {Do: networkapi.Attach, Link: "tap0", Other: name},
 			{Do: networkapi.Set, Setting: networkapi.IgnoreARP, Link: name}, {Do: networkapi.AddTap, Link: name},
@@ -452,7 +465,8 @@ func TestFlood(t *testing.T) {
 	w.expectAlive()
 }
 
-// Few volumes are read at a time. Pods whose processes cannot be found because their files hang take no part of that from others.
+// Few volumes are read at a time. Pods whose processes cannot be found because their files hang take no part of that
+// from others.
 func TestPodsThatHangDelayNoVolumeOfOthers(t *testing.T) {
 	hang, hanging := make(chan struct{}), make(chan struct{}, largeInAll)
 	var w *world
@@ -466,7 +480,8 @@ func TestPodsThatHangDelayNoVolumeOfOthers(t *testing.T) {
 	t.Cleanup(func() { close(hang) })
 	w.addPod(podUID)
 	volume := launcherpod.UserDataVolume("disk")
-	if err := kubelet.WriteVolume(w.pods, podUID, string(media.SecretVolume), volume, map[string]string{"userdata": "#cloud-config"}); err != nil {
+	if err := kubelet.WriteVolume(w.pods, podUID, string(media.SecretVolume), volume,
+		map[string]string{"userdata": "#cloud-config"}); err != nil {
 		t.Fatal(err)
 	}
 	const perPod = 2

@@ -86,9 +86,11 @@ func (b *Broker) detachVolume(pod string, a brokerapi.VolumeArguments) (server.T
 	}
 	return b.inHotplugDir(pod, func(h *hotplugDir) (server.Output, error) {
 		if !a.Block {
-			return server.Output{}, errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
+			return server.Output{},
+				errors.Join(h.unmount(layout.HotplugDiskName(a.Volume, false), false), h.unmount(a.Volume, true))
 		}
-		return server.Output{}, errors.Join(b.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
+		return server.Output{},
+			errors.Join(b.setDevices(h, a.Attachment, nil), h.remove(layout.HotplugDiskName(a.Volume, true), false))
 	}), err
 }
 
@@ -126,7 +128,8 @@ func (b *Broker) expectAttachment(pod string, a brokerapi.VolumeArguments) error
 		return err
 	}
 	if in != namespace || name != layout.AttachmentPod(pod, a.Volume) {
-		return brokerapi.Refused("Pod %s is not the attachment Pod of volume %s in launcher Pod %s", a.Attachment, a.Volume, pod)
+		return brokerapi.Refused("Pod %s is not the attachment Pod of volume %s in launcher Pod %s", a.Attachment, a.Volume,
+			pod)
 	}
 	return nil
 }
@@ -194,7 +197,8 @@ func (h *hotplugDir) mount(name string, image *os.File, directory bool) error {
 		return fmt.Errorf("bind the volume: %w", err)
 	}
 	defer func() { _ = unix.Close(tree) }()
-	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE}
+	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
+		Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attributes); err != nil {
 		return fmt.Errorf("bind the volume: %w", err)
 	}

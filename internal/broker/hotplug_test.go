@@ -31,13 +31,13 @@ const (
 	launcherVolume = "TEST_LAUNCHER_VOLUME"
 )
 
-// beLauncher has the volume mounted, in a root directory and mounts of its own, and reads and writes disks: each line of its input is a
-// path, of which it appends a byte to the file and responds with the content before.
+// beLauncher has the volume mounted, in a root directory and mounts of its own, and reads and writes disks: each line
+// of its input is a path, of which it appends a byte to the file and responds with the content before.
 func beLauncher(root string) {
 	dir := filepath.Join(root, layout.HotplugDisksDir)
 	err := errors.Join(
-		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(os.Getenv(launcherVolume), dir, "", unix.MS_BIND, ""), unix.Chroot(root),
-		os.Chdir("/"),
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount(os.Getenv(launcherVolume), dir, "", unix.MS_BIND, ""), unix.Chroot(root), os.Chdir("/"),
 	)
 	if err != nil {
 		fmt.Println("cannot start:", err)
@@ -80,12 +80,14 @@ func newHotplugWorld(t *testing.T) *hotplugWorld {
 	w := newWorld(t, nil)
 	w.stop()
 	w.addPod(podUID)
-	h := &hotplugWorld{world: w, disks: filepath.Join(w.pods, podUID, "volumes/kubernetes.io~empty-dir", layout.HotplugDisksVolume)}
+	h := &hotplugWorld{world: w,
+		disks: filepath.Join(w.pods, podUID, "volumes/kubernetes.io~empty-dir", layout.HotplugDisksVolume)}
 	h.claim = filepath.Join(w.pods, attachmentUID, "volumes/kubernetes.io~csi/pvc-1/mount")
 	logs := t.TempDir()
 	for _, dir := range []string{
 		h.disks, h.claim, filepath.Join(w.root, layout.HotplugDisksDir), filepath.Join(logs, "ns_virt-launcher-a_"+podUID),
-		filepath.Join(logs, "ns_"+layout.AttachmentPod(podUID, "data")+"_"+attachmentUID), filepath.Join(w.pods, attachmentUID, "volumes/kubernetes.io~projected/token"),
+		filepath.Join(logs, "ns_"+layout.AttachmentPod(podUID, "data")+"_"+attachmentUID),
+		filepath.Join(w.pods, attachmentUID, "volumes/kubernetes.io~projected/token"),
 	} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -141,11 +143,13 @@ func (h *hotplugWorld) writeClaim(name, content string) {
 }
 
 func (h *hotplugWorld) attach(volume string, attachment string, block bool) error {
-	return h.ask(requestOf(h.t, brokerapi.AttachVolume, podUID, brokerapi.VolumeArguments{Volume: volume, Attachment: attachment, Block: block}))
+	return h.ask(requestOf(h.t, brokerapi.AttachVolume, podUID,
+		brokerapi.VolumeArguments{Volume: volume, Attachment: attachment, Block: block}))
 }
 
 func (h *hotplugWorld) detach(volume string, block bool) error {
-	return h.ask(requestOf(h.t, brokerapi.DetachVolume, podUID, brokerapi.VolumeArguments{Volume: volume, Attachment: attachmentUID, Block: block}))
+	return h.ask(requestOf(h.t, brokerapi.DetachVolume, podUID,
+		brokerapi.VolumeArguments{Volume: volume, Attachment: attachmentUID, Block: block}))
 }
 
 func (h *hotplugWorld) expectEntries(want ...string) {
@@ -226,7 +230,8 @@ func TestWaitForTheContainerOfTheAttachmentPod(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := h.client().Files(podUID).AttachDevice(ctx, "other", attachmentUID); !errors.Is(err, context.DeadlineExceeded) {
+	if err := h.client().Files(podUID).AttachDevice(ctx, "other", attachmentUID); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("without the attachment Pod: %v", err)
 	}
 	expectCode(t, h.ask(requestOf(t, brokerapi.DetachVolume, podUID, arguments)), brokerapi.CodeInvalid)
@@ -290,7 +295,8 @@ func TestDirectoryOfALauncherThatHasSomethingInItsPlace(t *testing.T) {
 		}
 	}
 	// What it leaves in the directory stays below the mount.
-	if err := errors.Join(os.Mkdir(place, 0o700), os.WriteFile(filepath.Join(place, layout.DiskImage), []byte("own"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(place, 0o700),
+		os.WriteFile(filepath.Join(place, layout.DiskImage), []byte("own"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.attachDir("data"); err != nil {
@@ -362,7 +368,8 @@ func TestHostileClaims(t *testing.T) {
 		h.expectEntries()
 	}
 	// A file of another file system, which only root can mount there.
-	if err := errors.Join(os.RemoveAll(image), os.WriteFile(image, nil, 0o600), unix.Mount("/proc/version", image, "", unix.MS_BIND, "")); err != nil {
+	if err := errors.Join(os.RemoveAll(image), os.WriteFile(image, nil, 0o600),
+		unix.Mount("/proc/version", image, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Unmount(image, unix.MNT_DETACH) }()
@@ -387,7 +394,8 @@ func TestPodsThatAreNoAttachments(t *testing.T) {
 	} {
 		pod := strings.ReplaceAll(name, " ", "-")
 		mount := filepath.Join(claims(pod), "pvc-2/mount")
-		if err := errors.Join(os.MkdirAll(mount, 0o755), os.WriteFile(filepath.Join(mount, layout.DiskImage), nil, 0o600), prepare(pod)); err != nil {
+		if err := errors.Join(os.MkdirAll(mount, 0o755), os.WriteFile(filepath.Join(mount, layout.DiskImage), nil, 0o600),
+			prepare(pod)); err != nil {
 			t.Fatal(err)
 		}
 		for _, block := range []bool{false, true} {
@@ -440,7 +448,8 @@ func TestALauncherThatSwapsPaths(t *testing.T) {
 	if got, err := os.ReadFile(outside); err != nil || string(got) != "of the node" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", h.process.Pid)); err != nil || strings.Contains(string(mounts), outside) {
+	if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", h.process.Pid)); err != nil ||
+		strings.Contains(string(mounts), outside) {
 		t.Errorf("the launcher has\n%s%v", mounts, err)
 	}
 	h.expectAlive()
@@ -483,7 +492,8 @@ func (h *hotplugWorld) publish(pod string, number uint64) {
 	}
 }
 
-// confine moves the launcher to a cgroup of a container of its Pod that may use no device, and returns the rules of that.
+// confine moves the launcher to a cgroup of a container of its Pod that may use no device, and returns the rules of
+// that.
 func (h *hotplugWorld) confine() func() string {
 	h.t.Helper()
 	root := "/sys/fs/cgroup/devices"
@@ -528,7 +538,8 @@ func TestBlockDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stat unix.Stat_t
-		if err := unix.Stat(filepath.Join(h.disks, "data"), &stat); err != nil || stat.Rdev != blockDevice || stat.Mode&unix.S_IFMT != unix.S_IFBLK ||
+		if err := unix.Stat(filepath.Join(h.disks, "data"), &stat); err != nil || stat.Rdev != blockDevice ||
+			stat.Mode&unix.S_IFMT != unix.S_IFBLK ||
 			stat.Uid != layout.QEMUUser || stat.Mode&0o777 != 0o600 {
 			t.Errorf("the device file is %+v, %v", stat, err)
 		}
@@ -550,14 +561,15 @@ func TestBlockDevice(t *testing.T) {
 	}
 }
 
-// A launcher that hides its device file keeps no right to use the device, even if nobody asks for its removal: the number is used again.
-// Nor can it hide itself, or delay the broker, by any means that it has.
+// A launcher that hides its device file keeps no right to use the device, even if nobody asks for its removal: the
+// number is used again. Nor can it hide itself, or delay the broker, by any means that it has.
 func TestADeviceIsTakenBackWithItsVolume(t *testing.T) {
 	nothing := func(*testing.T, *hotplugWorld) {}
 	for name, hide := range map[string]func(*testing.T, *hotplugWorld){
 		"itself": nothing,
 		"its socket": func(t *testing.T, h *hotplugWorld) {
-			if err := os.RemoveAll(filepath.Join(h.pods, podUID, "volumes/kubernetes.io~empty-dir", layout.SocketsVolume)); err != nil {
+			if err := os.RemoveAll(
+				filepath.Join(h.pods, podUID, "volumes/kubernetes.io~empty-dir", layout.SocketsVolume)); err != nil {
 				t.Fatal(err)
 			}
 			h.broker.Pods.Close() // as after a restart of the broker
@@ -578,7 +590,8 @@ func TestADeviceIsTakenBackWithItsVolume(t *testing.T) {
 		},
 		"behind Pods whose files hang": func(t *testing.T, h *hotplugWorld) {
 			h.addPod(otherUID)
-			if err := os.MkdirAll(filepath.Join(h.pods, otherUID, "volumes/kubernetes.io~empty-dir", layout.HotplugDisksVolume), 0o755); err != nil {
+			if err := os.MkdirAll(filepath.Join(h.pods, otherUID, "volumes/kubernetes.io~empty-dir", layout.HotplugDisksVolume),
+				0o755); err != nil {
 				t.Fatal(err)
 			}
 			h.stop()

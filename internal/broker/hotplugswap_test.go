@@ -22,7 +22,8 @@ import (
 // swapRounds is how often a volume is attached and detached, and at least how often all paths are changed meanwhile.
 const swapRounds = 200
 
-// whileSwapping repeats do while the steps are repeated in another goroutine. Each step may fail: it may find what attach has left.
+// whileSwapping repeats do while the steps are repeated in another goroutine. Each step may fail: it may find what
+// attach has left.
 func whileSwapping(t *testing.T, steps []func() error, do func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -53,8 +54,8 @@ func pause(d time.Duration) error {
 	return nil
 }
 
-// outsideOf makes a directory of the node with the same entries as the launcher's, and returns it and a check that it is unchanged and
-// that no one has mounted anything in it.
+// outsideOf makes a directory of the node with the same entries as the launcher's, and returns it and a check that it
+// is unchanged and that no one has mounted anything in it.
 func (h *hotplugWorld) outsideOf() (dir string, check func()) {
 	h.t.Helper()
 	dir = filepath.Join(h.t.TempDir(), "outside")
@@ -67,7 +68,8 @@ func (h *hotplugWorld) outsideOf() (dir string, check func()) {
 		h.t.Helper()
 		var stat unix.Stat_t
 		got, err := os.ReadFile(image)
-		if err != nil || string(got) != "of the node" || unix.Stat(image, &stat) != nil || stat.Uid != 0 || stat.Mode&0o777 != 0o600 {
+		if err != nil || string(got) != "of the node" || unix.Stat(image, &stat) != nil || stat.Uid != 0 ||
+			stat.Mode&0o777 != 0o600 {
 			h.t.Errorf("the node's file has %q, %v, and is %+v", got, err, stat)
 		}
 		entries, err := os.ReadDir(disks)
@@ -83,7 +85,8 @@ func (h *hotplugWorld) outsideOf() (dir string, check func()) {
 	}
 }
 
-// expectClaimOnly checks that an entry of the launcher's directory is a file of the claim, or the empty one on which it would be mounted.
+// expectClaimOnly checks that an entry of the launcher's directory is a file of the claim, or the empty one on which it
+// would be mounted.
 func (h *hotplugWorld) expectClaimOnly(name string) {
 	h.t.Helper()
 	root, err := os.Open(fmt.Sprintf("/proc/%d/root", h.process.Pid))
@@ -129,7 +132,8 @@ func TestALauncherThatSwapsItsDirectories(t *testing.T) {
 	steps = append(steps, link("/proc/1/root"+outside)...)
 	steps = append(steps, func() error {
 		// A directory that is not the kubelet's volume.
-		err := errors.Join(unix.Rename(above, moved), os.MkdirAll(filepath.Join(above, filepath.Base(layout.HotplugDisksDir)), 0o755))
+		err := errors.Join(unix.Rename(above, moved),
+			os.MkdirAll(filepath.Join(above, filepath.Base(layout.HotplugDisksDir)), 0o755))
 		return errors.Join(err, os.RemoveAll(above), unix.Rename(moved, above))
 	})
 	attached := 0
@@ -202,10 +206,14 @@ func TestErrorsAboutClaims(t *testing.T) {
 	h := newHotplugWorld(t)
 	image := filepath.Join(h.claim, layout.DiskImage)
 	for want, replace := range map[string]func() error{
-		"of the claim of attachment Pod " + attachmentUID + ": openat2 disk.img: no such file or directory": func() error { return nil },
-		"disk.img of the claim of attachment Pod " + attachmentUID + " is no regular file but L":            func() error { return os.Symlink("/etc/passwd", image) },
-		"disk.img of the claim of attachment Pod " + attachmentUID + " is no regular file but d":            func() error { return os.Mkdir(image, 0o755) },
-		"disk.img of the claim of attachment Pod " + attachmentUID + " is no regular file but p":            func() error { return unix.Mkfifo(image, 0o600) },
+		"of the claim of attachment Pod " + attachmentUID +
+			": openat2 disk.img: no such file or directory": func() error { return nil },
+		"disk.img of the claim of attachment Pod " + attachmentUID +
+			" is no regular file but L": func() error { return os.Symlink("/etc/passwd", image) },
+		"disk.img of the claim of attachment Pod " + attachmentUID +
+			" is no regular file but d": func() error { return os.Mkdir(image, 0o755) },
+		"disk.img of the claim of attachment Pod " + attachmentUID +
+			" is no regular file but p": func() error { return unix.Mkfifo(image, 0o600) },
 		"disk.img of the claim of attachment Pod " + attachmentUID + " is no regular file but D": func() error {
 			return unix.Mknod(image, unix.S_IFBLK|0o600, int(blockDevice))
 		},
@@ -240,7 +248,8 @@ func TestABlockDeviceThatIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stat unix.Stat_t
-	if err := unix.Stat(filepath.Join(h.disks, "data"), &stat); err != nil || stat.Rdev != other || stat.Uid != layout.QEMUUser {
+	if err := unix.Stat(filepath.Join(h.disks, "data"), &stat); err != nil || stat.Rdev != other ||
+		stat.Uid != layout.QEMUUser {
 		t.Errorf("the device file is %+v, %v", stat, err)
 	}
 	if got := rules(); got != "b 7:118 rw;" {

@@ -79,7 +79,8 @@ func prioritize(libvirtd *os.File, vcpus []uint, exclusive cpuset.CPUSet) error 
 	}
 	for _, vcpu := range vcpus {
 		if !done[vcpu] {
-			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that is confined to its exclusive CPUs (%s)", vcpu, exclusive)
+			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that is confined to its exclusive CPUs (%s)", vcpu,
+				exclusive)
 		}
 	}
 	return nil
@@ -129,7 +130,8 @@ func setVCPU(thread *os.File, name string, vcpu uint) error {
 	// If the thread has exited meanwhile, the kernel may have reused the tid, and the call changed another thread of
 	// the node.
 	if podprocess.Comm(thread, ".") == "" {
-		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", vcpu), unsetRealtime(tid))
+		return errors.Join(fmt.Errorf("the thread of vCPU %d ended while it got its realtime priority", vcpu),
+			unsetRealtime(tid))
 	}
 	return nil
 }
@@ -147,7 +149,8 @@ func unsetRealtime(tid int) error {
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
-	if err != nil || attr.Policy != unix.SCHED_FIFO || attr.Priority != realtimePriority || attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 {
+	if err != nil || attr.Policy != unix.SCHED_FIFO || attr.Priority != realtimePriority ||
+		attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 {
 		return err
 	}
 	return unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0)

@@ -94,30 +94,35 @@ func TestReadVolume(t *testing.T) {
 	w.addPod(podUID)
 	content := w.client().Content(podUID)
 	volume := launcherpod.UserDataVolume("disk")
-	if err := kubelet.WriteVolume(w.pods, podUID, string(media.SecretVolume), volume, map[string]string{"userdata": "#cloud-config", "other": "x"}); err != nil {
+	if err := kubelet.WriteVolume(w.pods, podUID, string(media.SecretVolume), volume,
+		map[string]string{"userdata": "#cloud-config", "other": "x"}); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := content.Secret(volume, "userData", "userdata"); err != nil || string(data) != "#cloud-config" {
 		t.Errorf("got %q, %v", data, err)
 	}
-	if files, err := content.Files(media.SecretVolume, volume); err != nil || len(files) != 2 || string(files["other"]) != "x" {
+	if files, err := content.Files(media.SecretVolume, volume); err != nil || len(files) != 2 ||
+		string(files["other"]) != "x" {
 		t.Errorf("got %q, %v", files, err)
 	}
 	if _, err := content.Secret(volume, "nothing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 	// A volume that is missing is not a missing key.
-	if _, err := content.Secret(launcherpod.UserDataVolume("other"), "userdata"); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if _, err := content.Secret(launcherpod.UserDataVolume("other"), "userdata"); err == nil ||
+		errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing volume: %v", err)
 	}
 	large := launcherpod.FilesVolume("disk")
-	if err := kubelet.WriteVolume(w.pods, podUID, string(media.ConfigMapVolume), large, map[string]string{"a": strings.Repeat("x", brokerapi.MaxFileBytes)}); err != nil {
+	if err := kubelet.WriteVolume(w.pods, podUID, string(media.ConfigMapVolume), large,
+		map[string]string{"a": strings.Repeat("x", brokerapi.MaxFileBytes)}); err != nil {
 		t.Fatal(err)
 	}
 	if files, err := content.Files(media.ConfigMapVolume, large); err != nil || len(files["a"]) != brokerapi.MaxFileBytes {
 		t.Errorf("the largest volume: %v", err)
 	}
-	if err := kubelet.WriteVolume(w.pods, podUID, string(media.ConfigMapVolume), large, map[string]string{"a": strings.Repeat("x", brokerapi.MaxFileBytes+1)}); err != nil {
+	if err := kubelet.WriteVolume(w.pods, podUID, string(media.ConfigMapVolume), large,
+		map[string]string{"a": strings.Repeat("x", brokerapi.MaxFileBytes+1)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := content.Files(media.ConfigMapVolume, large); !errors.Is(err, media.ErrTooMuch) {
@@ -172,7 +177,8 @@ func TestSyncState(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if err := w.client().SyncState(t.Context(), podUID, launcherpod.TPMStateDir("other")); !errors.Is(err, fs.ErrNotExist) {
+	if err := w.client().SyncState(t.Context(), podUID, launcherpod.TPMStateDir("other")); !errors.Is(err,
+		fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 }

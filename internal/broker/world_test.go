@@ -104,7 +104,8 @@ func newWorld(t testing.TB, check pods.CheckPeer) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(short) })
 	w := &world{
-		t: t, devices: &devices{changed: make(chan struct{})}, dir: short, socket: brokerapi.Broker.Socket(short), log: logr.Discard(), pods: t.TempDir(), root: t.TempDir(), process: t.TempDir(),
+		t: t, devices: &devices{changed: make(chan struct{})}, dir: short, socket: brokerapi.Broker.Socket(short),
+		log: logr.Discard(), pods: t.TempDir(), root: t.TempDir(), process: t.TempDir(),
 	}
 	if err := os.Symlink(w.root, filepath.Join(w.process, "root")); err != nil {
 		t.Fatal(err)
@@ -131,7 +132,8 @@ func (w *world) start(check pods.CheckPeer) {
 	verbs := w.broker.Verbs()
 	maps.Copy(verbs, network.Verbs(found))
 	maps.Copy(verbs, device.Verbs(w.devices, device.PodResources{Dir: w.pods}, cmp.Or(w.logs, w.pods)))
-	w.server = server.New(server.Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: w.log})
+	w.server = server.New(server.Options{Program: brokerapi.Broker, Verbs: verbs, ClientUID: uint32(os.Geteuid()),
+		Log: w.log})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving errgroup.Group
 	serving.Go(func() error { return w.broker.Sweep(ctx) })

@@ -25,10 +25,11 @@ import (
 )
 
 const (
-	// skew is the tolerated difference between the clocks of nodes: the NotBefore of a certificate is that long before its creation.
+	// skew is the tolerated difference between the clocks of nodes: the NotBefore of a certificate is that long before its
+	// creation.
 	skew = 5 * time.Minute
-	// settling is how long a new CA is trusted before it signs, if its predecessor is valid for long enough. The kubelet updates a
-	// mounted ConfigMap within a minute or two.
+	// settling is how long a new CA is trusted before it signs, if its predecessor is valid for long enough. The kubelet
+	// updates a mounted ConfigMap within a minute or two.
 	settling = 10 * time.Minute
 )
 
@@ -43,8 +44,9 @@ const (
 
 // Authority is the CA of a role. It is immutable.
 //
-// Before a CA certificate expires, a successor is created. The successor is trusted at once and signs after settling; its
-// predecessor stays trusted until it expires. So every certificate in use is trusted by the current bundle at any time.
+// Before a CA certificate expires, a successor is created. The successor is trusted at once and signs after settling;
+// its predecessor stays trusted until it expires. So every certificate in use is trusted by the current bundle at any
+// time.
 type Authority struct {
 	role    Role
 	current *pair // signs
@@ -70,8 +72,8 @@ func (p *pair) trustedIn(bundles [][]byte) bool {
 // HasSuccessor reports whether there is a CA that will sign in place of the current one.
 func (a Authority) HasSuccessor() bool { return a.next != nil }
 
-// AuthorityFrom reads the CA of a role from the data of its Secret. Invalid parts are treated as missing and reported in the
-// error: the returned Authority is usable even if the error is not nil.
+// AuthorityFrom reads the CA of a role from the data of its Secret. Invalid parts are treated as missing and reported
+// in the error: the returned Authority is usable even if the error is not nil.
 func AuthorityFrom(role Role, data map[string][]byte) (Authority, error) {
 	a := Authority{role: role}
 	var errs [3]error
@@ -143,9 +145,12 @@ func encode(certificates ...*x509.Certificate) []byte {
 	return out
 }
 
-// Advance rotates the CA if that is due. published contains the bundles that verifiers use: until its predecessor expires, a successor
-// signs only if it is in all of them. It returns the resulting CA, whether it changed, and when Advance has to be called again.
-func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates, published ...[]byte) (Authority, bool, time.Time, error) {
+// Advance rotates the CA if that is due. published contains the bundles that verifiers use: until its predecessor
+// expires, a successor signs only if it is in all of them. It returns the resulting CA, whether it changed, and when
+// Advance has to be called again.
+func (a Authority) Advance(
+	now time.Time, lifetimes clusterconfig.Certificates, published ...[]byte,
+) (Authority, bool, time.Time, error) {
 	changed := false
 	expired := func(c *x509.Certificate) bool { return !now.Before(c.NotAfter) }
 	former := slices.DeleteFunc(slices.Clone(a.former), expired)
@@ -184,9 +189,10 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates, 
 	return a, changed, again, nil
 }
 
-// signsFrom returns the time from which the successor signs in place of the current CA. The current CA is then still valid for at least
-// half of the time that was left when the successor was created; otherwise its certificates would expire before they can be renewed.
-// After an increase of the lifetimes, the returned time may be earlier than configured.
+// signsFrom returns the time from which the successor signs in place of the current CA. The current CA is then still
+// valid for at least half of the time that was left when the successor was created; otherwise its certificates would
+// expire before they can be renewed. After an increase of the lifetimes, the returned time may be earlier than
+// configured.
 func (a Authority) signsFrom(lifetimes clusterconfig.Certificates) time.Time {
 	created := a.next.created()
 	return created.Add(min(settling, lifetimes.CARenewBefore/2, a.current.certificate.NotAfter.Sub(created)/2))
@@ -197,8 +203,8 @@ func hasOtherLifetime(certificate *x509.Certificate, duration time.Duration) boo
 	return (lifetime(certificate) - duration).Abs() >= time.Second
 }
 
-// End returns when the current CA certificate expires. overdue reports that it has no successor although more than half of CARenewBefore
-// has passed.
+// End returns when the current CA certificate expires. overdue reports that it has no successor although more than half
+// of CARenewBefore has passed.
 func (a Authority) End(now time.Time, lifetimes clusterconfig.Certificates) (end time.Time, overdue bool) {
 	if a.current == nil {
 		return time.Time{}, false
@@ -238,8 +244,8 @@ func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, erro
 	return &pair{certificate: certificate, key: key}, nil
 }
 
-// Sign issues the certificate of a request that Role.Validate has accepted, as PEM. It takes only the key and the names from the
-// request. The certificate expires with the CA at the latest.
+// Sign issues the certificate of a request that Role.Validate has accepted, as PEM. It takes only the key and the names
+// from the request. The certificate expires with the CA at the latest.
 func (a Authority) Sign(request *x509.CertificateRequest, now time.Time, duration time.Duration) ([]byte, error) {
 	if a.current == nil || !now.Before(a.current.certificate.NotAfter) {
 		return nil, fmt.Errorf("there is no authority for %s yet", a.role.Signer())

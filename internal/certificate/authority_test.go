@@ -104,7 +104,8 @@ func TestSuccessorSignsOnlyIfItIsPublished(t *testing.T) {
 		"after its predecessor has expired": {start.Add(7 * day), [][]byte{old}, true},
 	} {
 		next, changed, _, err := a.Advance(tc.at, lifetimes, tc.published...)
-		if signs := next.current.certificate.Equal(a.next.certificate); err != nil || changed != tc.signs || signs != tc.signs {
+		if signs := next.current.certificate.Equal(a.next.certificate); err != nil || changed != tc.signs ||
+			signs != tc.signs {
 			t.Errorf("%s: it signs: %t, %v", name, signs, err)
 		}
 	}
@@ -152,8 +153,9 @@ func serialOf(p *pair) string {
 	return p.certificate.SerialNumber.String()
 }
 
-// TestCertificatesAreTrustedUntilTheyExpire simulates half a year in steps of some hours. At each step a certificate is issued.
-// It must be trusted with the bundle of the step before, with the current one and with all later ones until it expires.
+// TestCertificatesAreTrustedUntilTheyExpire simulates half a year in steps of some hours. At each step a certificate is
+// issued. It must be trusted with the bundle of the step before, with the current one and with all later ones until it
+// expires.
 func TestCertificatesAreTrustedUntilTheyExpire(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a, changed, _ := advance(t, Authority{role: AgentServing}, start)

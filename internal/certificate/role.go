@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package certificate issues and verifies the certificates with which virt-api and the node agents authenticate each other, and
-// with which virt-api authenticates to the API server.
+// Package certificate issues and verifies the certificates with which virt-api and the node agents authenticate each
+// other, and with which virt-api authenticates to the API server.
 //
-// Each Role has a CA of its own, so that a stolen certificate or CA key is useless for other roles. Processes generate their
-// private keys and keep them in memory; they request certificates with CertificateSigningRequests (Source), and virt-controller
-// signs those that Role.Validate accepts. The keys of CAs are in Secrets that only virt-controller reads (Authority). The
-// certificates of all CAs are in one ConfigMap (Trust).
+// Each Role has a CA of its own, so that a stolen certificate or CA key is useless for other roles. Processes generate
+// their private keys and keep them in memory; they request certificates with CertificateSigningRequests (Source), and
+// virt-controller signs those that Role.Validate accepts. The keys of CAs are in Secrets that only virt-controller
+// reads (Authority). The certificates of all CAs are in one ConfigMap (Trust).
 package certificate
 
 import (
@@ -30,7 +30,8 @@ import (
 // BundleName is the name of the ConfigMap with the CA certificates, one key for each role. KubeVirt's.
 const BundleName = "kubevirt-ca"
 
-// PublicBundle is the key of the CA certificates for clients outside of the installation, which connect to virt-exportproxy. KubeVirt's.
+// PublicBundle is the key of the CA certificates for clients outside of the installation, which connect to
+// virt-exportproxy. KubeVirt's.
 const PublicBundle = "ca-bundle"
 
 // AuthorityLabelValue is the value of the label kubevirt.io of the CAs' Secrets.
@@ -54,7 +55,8 @@ const (
 type Role struct {
 	// Name is the key of the role's CA certificates in the ConfigMap BundleName.
 	Name string
-	// Component uses the role's certificates. It is the name of its workload and the value of the label kubevirt.io of its Pods.
+	// Component uses the role's certificates. It is the name of its workload and the value of the label kubevirt.io of its
+	// Pods.
 	Component string
 	// account is the service account that may request certificates.
 	account string
@@ -109,17 +111,19 @@ var (
 		usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth},
 		subject:    perNode(AgentMigrationSubject),
 	}
-	// AgentBackup is the role of agents as clients of the exporters that read the disks of their guests. Each certificate is for one node.
+	// AgentBackup is the role of agents as clients of the exporters that read the disks of their guests. Each certificate
+	// is for one node.
 	AgentBackup = Role{
 		Name: "virt-handler-backup", Component: "virt-handler", account: handlerAccount,
-		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
-		subject: perNode(AgentBackupSubject),
+		purposes:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}, subject: perNode(AgentBackupSubject),
 	}
 	// APIClient is the role of virt-api as a client of the agents.
 	APIClient = Role{
 		Name: "virt-api-client", Component: "virt-api", account: apiAccount,
-		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
-		subject: func(requester) (Subject, error) { return APIClientSubject(), nil },
+		purposes:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+		subject:    func(requester) (Subject, error) { return APIClientSubject(), nil },
 	}
 	// APIServing is the role of virt-api's server, to which the API server's aggregation layer connects.
 	APIServing = Role{
@@ -226,9 +230,11 @@ const (
 // subjectAltName is the only extension that a request may contain. RFC 5280, 4.2.1.6.
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// Validate validates a request for a certificate of the role, in the namespace of the installation. It returns the parsed
-// request, or a DeniedError. The requester's name and node are trustworthy: only the API server can set them.
-func (r Role) Validate(spec *certificatesv1.CertificateSigningRequestSpec, namespace string) (*x509.CertificateRequest, error) {
+// Validate validates a request for a certificate of the role, in the namespace of the installation. It returns the
+// parsed request, or a DeniedError. The requester's name and node are trustworthy: only the API server can set them.
+func (r Role) Validate(
+	spec *certificatesv1.CertificateSigningRequestSpec, namespace string,
+) (*x509.CertificateRequest, error) {
 	if spec.SignerName != r.Signer() {
 		return nil, deny(ReasonMalformed, "the request is for signer %q and not for %q", spec.SignerName, r.Signer())
 	}
@@ -269,7 +275,8 @@ func (r Role) validateUsages(usages []certificatesv1.KeyUsage) error {
 	}
 	for _, purpose := range r.usageNames {
 		if !slices.Contains(usages, purpose) {
-			return deny(ReasonWrongUsages, "certificates of %s are for %q, which the request does not contain", r.Signer(), purpose)
+			return deny(ReasonWrongUsages, "certificates of %s are for %q, which the request does not contain", r.Signer(),
+				purpose)
 		}
 	}
 	return nil

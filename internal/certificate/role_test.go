@@ -39,7 +39,9 @@ func ecKey(t *testing.T, curve elliptic.Curve) crypto.Signer {
 }
 
 // newRequest returns a valid request after a change.
-func newRequest(t *testing.T, role Role, subject Subject, change func(*request)) certificatesv1.CertificateSigningRequestSpec {
+func newRequest(
+	t *testing.T, role Role, subject Subject, change func(*request),
+) certificatesv1.CertificateSigningRequestSpec {
 	t.Helper()
 	a := &request{
 		spec: certificatesv1.CertificateSigningRequestSpec{
@@ -103,7 +105,8 @@ func TestRolesAreSeparate(t *testing.T) {
 				continue
 			}
 			// The other role's account and subject, with this role's signer and usages.
-			spec := newRequest(t, role, subjectOf(other), func(a *request) { a.spec.Username = "system:serviceaccount:kubevirt:" + other.account })
+			spec := newRequest(t, role, subjectOf(other),
+				func(a *request) { a.spec.Username = "system:serviceaccount:kubevirt:" + other.account })
 			if _, err := role.Validate(&spec, "kubevirt"); err == nil {
 				t.Errorf("%s signs for %s", role.Name, other.Name)
 			}
@@ -163,7 +166,8 @@ func TestInvalidRequests(t *testing.T) {
 			a.template.Subject.Organization = []string{"system:masters"}
 		}, ReasonWrongSubject, "the subject is"},
 		{"attribute that Go does not know", APIClient, func(a *request) {
-			a.template.Subject.ExtraNames = []pkix.AttributeTypeAndValue{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "kubevirt.io:virt-api"}, {Type: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: "x"}}
+			a.template.Subject.ExtraNames = []pkix.AttributeTypeAndValue{{Type: asn1.ObjectIdentifier{2, 5, 4, 3},
+				Value: "kubevirt.io:virt-api"}, {Type: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: "x"}}
 		}, ReasonWrongSubject, "the subject is"},
 		{"address", AgentServing, func(a *request) {
 			a.template.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)}
@@ -171,7 +175,8 @@ func TestInvalidRequests(t *testing.T) {
 		{"mail address", APIClient, func(a *request) { a.template.EmailAddresses = []string{"a@b.c"} }, ReasonWrongSubject, "addresses and URIs"},
 		{"URI", APIServing, func(a *request) { a.template.URIs = []*url.URL{elsewhere} }, ReasonWrongSubject, "addresses and URIs"},
 		{"authority", APIServing, func(a *request) {
-			a.template.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}}
+			a.template.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 19},
+				Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}}
 		}, ReasonWrongSubject, "extension 2.5.29.19"},
 		{"also as a client", AgentServing, func(a *request) {
 			a.spec.Usages = append(a.spec.Usages, certificatesv1.UsageClientAuth)

@@ -33,8 +33,8 @@ import (
 const (
 	// checkInterval is how often a Source checks the age of its certificate and whether its CA is still trusted.
 	checkInterval = time.Minute
-	// signingTimeout is how long a Source waits for a request to be signed before it creates another. kube-controller-manager
-	// deletes pending requests after a day.
+	// signingTimeout is how long a Source waits for a request to be signed before it creates another.
+	// kube-controller-manager deletes pending requests after a day.
 	signingTimeout = 15 * time.Minute
 
 	// renewalSpread is the percentage of the time until a certificate must be renewed over which renewals are spread.
@@ -46,8 +46,8 @@ const (
 // retries is the backoff after failed requests.
 var retries = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Jitter: 0.1, Steps: 10, Cap: time.Minute}
 
-// Source provides the certificate of a process in a role. It requests one, keeps it and its key in memory, and renews it before
-// it expires. It is a Runnable of a manager.
+// Source provides the certificate of a process in a role. It requests one, keeps it and its key in memory, and renews
+// it before it expires. It is a Runnable of a manager.
 type Source struct {
 	// Clock can be replaced in tests, before Start.
 	Clock clock.WithTicker
@@ -102,7 +102,8 @@ func (s *Source) Start(ctx context.Context) error {
 	return nil
 }
 
-// obtain retries requests until there is a new certificate or the context ends. The previous certificate stays in use meanwhile.
+// obtain retries requests until there is a new certificate or the context ends. The previous certificate stays in use
+// meanwhile.
 func (s *Source) obtain(ctx context.Context, client kubernetes.Interface) {
 	pause := retries
 	for ctx.Err() == nil {
@@ -131,12 +132,14 @@ func (s *Source) request(ctx context.Context, client kubernetes.Interface) error
 	if err != nil {
 		return fmt.Errorf("cannot write a key: %w", err)
 	}
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: s.subject.CommonName}, DNSNames: s.subject.DNSNames}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: s.subject.CommonName},
+		DNSNames: s.subject.DNSNames}
 	request, err := certutil.MakeCSRFromTemplate(private, template)
 	if err != nil {
 		return fmt.Errorf("cannot make a request: %w", err)
 	}
-	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", s.role.Signer(), nil, s.role.usages(), private)
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", s.role.Signer(), nil, s.role.usages(),
+		private)
 	if err != nil {
 		return err
 	}
@@ -152,8 +155,8 @@ func (s *Source) request(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-// awaitRenewal returns when the certificate has to be renewed: because of its age, because another lifetime was configured, or
-// because its CA is no longer trusted, which happens if the CA's Secret was lost.
+// awaitRenewal returns when the certificate has to be renewed: because of its age, because another lifetime was
+// configured, or because its CA is no longer trusted, which happens if the CA's Secret was lost.
 func (s *Source) awaitRenewal(ctx context.Context) {
 	duration, every := s.Lifetimes().ServerDuration, checkEvery(s.Current())
 	tick := s.Clock.NewTicker(every)
@@ -169,7 +172,8 @@ func (s *Source) awaitRenewal(ctx context.Context) {
 			return
 		}
 		if s.isOrphaned(pair, now) {
-			log.FromContext(ctx).Info("The authority of the certificate is not trusted any more, requesting another certificate", "signer", s.role.Signer())
+			log.FromContext(ctx).Info("The authority of the certificate is not trusted any more, requesting another certificate",
+				"signer", s.role.Signer())
 			return
 		}
 		select {
@@ -191,15 +195,16 @@ func checkEvery(pair *tls.Certificate) time.Duration {
 func created(leaf *x509.Certificate) time.Time      { return leaf.NotBefore.Add(skew) }
 func lifetime(leaf *x509.Certificate) time.Duration { return leaf.NotAfter.Sub(created(leaf)) }
 
-// PendingLimit returns how long a request may stay pending before that has to be reported: half of the time that the previous
-// certificate is still valid, at least, when the next one is requested.
+// PendingLimit returns how long a request may stay pending before that has to be reported: half of the time that the
+// previous certificate is still valid, at least, when the next one is requested.
 func PendingLimit(lifetimes clusterconfig.Certificates) time.Duration {
 	return lifetimes.ServerRenewBefore / 2
 }
 
-// RenewAt returns when a certificate is renewed: at the configured time before it expires, or up to 15 % of its age earlier. The serial
-// number determines how much earlier, so that agents of many nodes that were started together do not renew their certificates together.
-// If a certificate is valid for a shorter time, because its CA expires, all of this is proportionally shorter.
+// RenewAt returns when a certificate is renewed: at the configured time before it expires, or up to 15 % of its age
+// earlier. The serial number determines how much earlier, so that agents of many nodes that were started together do
+// not renew their certificates together. If a certificate is valid for a shorter time, because its CA expires, all of
+// this is proportionally shorter.
 func RenewAt(leaf *x509.Certificate, lifetimes clusterconfig.Certificates) time.Time {
 	before := lifetimes.ServerRenewBefore
 	if valid := lifetime(leaf); valid < lifetimes.ServerDuration {
@@ -210,8 +215,8 @@ func RenewAt(leaf *x509.Certificate, lifetimes clusterconfig.Certificates) time.
 	return created(leaf).Add(age - age/100*time.Duration(spread))
 }
 
-// isOrphaned reports whether the certificate's CA is not trusted. A new certificate is never orphaned, because the kubelet may
-// not have updated the mounted CA certificates yet.
+// isOrphaned reports whether the certificate's CA is not trusted. A new certificate is never orphaned, because the
+// kubelet may not have updated the mounted CA certificates yet.
 func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
 	if pair == nil || now.Before(created(pair.Leaf).Add(settling)) {
 		return false
@@ -228,7 +233,8 @@ func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
 // NeedLeaderElection reports that every process needs a certificate of its own, leader or not.
 func (s *Source) NeedLeaderElection() bool { return false }
 
-// Ready is a readiness check. It returns an error if there is no valid certificate, with the failure of the last request.
+// Ready is a readiness check. It returns an error if there is no valid certificate, with the failure of the last
+// request.
 func (s *Source) Ready(*http.Request) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

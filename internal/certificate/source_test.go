@@ -42,31 +42,32 @@ func newSigner(t *testing.T, role Role, authority func() Authority, at func() ti
 	t.Helper()
 	clientset := fake.NewClientset()
 	s := &signer{Clientset: clientset}
-	clientset.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		create, ok := action.(clienttesting.CreateAction)
-		if !ok {
+	clientset.PrependReactor("create", "certificatesigningrequests",
+		func(action clienttesting.Action) (bool, runtime.Object, error) {
+			create, ok := action.(clienttesting.CreateAction)
+			if !ok {
+				return false, nil, nil
+			}
+			csr, ok := create.GetObject().(*certificatesv1.CertificateSigningRequest)
+			if !ok {
+				return false, nil, nil
+			}
+			n := s.requests.Add(1)
+			csr.Name, csr.UID = fmt.Sprintf("csr-%d", n), "u"
+			// The fake ignores field selectors: the watch of one request gets all of them.
+			if err := clientset.Tracker().Delete(create.GetResource(), "", fmt.Sprintf("csr-%d", n-1)); (err == nil) != (n > 1) {
+				t.Error(err)
+			}
+			csr.Spec.Username = "system:serviceaccount:kubevirt:" + role.account
+			csr.Spec.Extra = map[string]certificatesv1.ExtraValue{nodeNameExtra: {"blue"}}
+			if s.disabled.Load() {
+				return false, nil, nil
+			}
+			if err := s.sign(csr); err != nil {
+				t.Errorf("the request of a Source is denied: %v", err)
+			}
 			return false, nil, nil
-		}
-		csr, ok := create.GetObject().(*certificatesv1.CertificateSigningRequest)
-		if !ok {
-			return false, nil, nil
-		}
-		n := s.requests.Add(1)
-		csr.Name, csr.UID = fmt.Sprintf("csr-%d", n), "u"
-		// The fake ignores field selectors: the watch of one request gets all of them.
-		if err := clientset.Tracker().Delete(create.GetResource(), "", fmt.Sprintf("csr-%d", n-1)); (err == nil) != (n > 1) {
-			t.Error(err)
-		}
-		csr.Spec.Username = "system:serviceaccount:kubevirt:" + role.account
-		csr.Spec.Extra = map[string]certificatesv1.ExtraValue{nodeNameExtra: {"blue"}}
-		if s.disabled.Load() {
-			return false, nil, nil
-		}
-		if err := s.sign(csr); err != nil {
-			t.Errorf("the request of a Source is denied: %v", err)
-		}
-		return false, nil, nil
-	})
+		})
 	s.sign = func(csr *certificatesv1.CertificateSigningRequest) error {
 		request, err := role.Validate(&csr.Spec, "kubevirt")
 		if err != nil {
@@ -83,7 +84,8 @@ func newSigner(t *testing.T, role Role, authority func() Authority, at func() ti
 
 func run(t *testing.T, s *Source) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), testr.NewWithOptions(t, testr.Options{Verbosity: 0})))
+	ctx, cancel := context.WithCancel(
+		log.IntoContext(context.Background(), testr.NewWithOptions(t, testr.Options{Verbosity: 0})))
 	done := make(chan error, 1)
 	go func() { done <- s.Start(ctx) }()
 	t.Cleanup(func() {
@@ -146,7 +148,8 @@ func TestReadyReportsTheFailure(t *testing.T) {
 	refused := atomic.Bool{}
 	refused.Store(true)
 	api.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return refused.Load(), nil, apierrors.NewForbidden(certificatesv1.Resource("certificatesigningrequests"), "", errors.New("it has no right to"))
+		return refused.Load(), nil,
+			apierrors.NewForbidden(certificatesv1.Resource("certificatesigningrequests"), "", errors.New("it has no right to"))
 	})
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	s.Clock = clock
@@ -157,7 +160,8 @@ func TestReadyReportsTheFailure(t *testing.T) {
 	run(t, s)
 	until(t, "what is missing", func() bool {
 		err := s.Ready(nil)
-		return err != nil && strings.Contains(err.Error(), role.Signer()) && strings.Contains(err.Error(), "it has no right to")
+		return err != nil && strings.Contains(err.Error(), role.Signer()) &&
+			strings.Contains(err.Error(), "it has no right to")
 	})
 	refused.Store(false)
 	until(t, "a certificate", func() bool {
@@ -185,7 +189,8 @@ func sourceThatLosesItsAuthority(t *testing.T) {
 	first := w.authorities[role.Name]
 	authority.Store(&first)
 	// An hour ago, so that the certificate is not new.
-	api := newSigner(t, role, func() Authority { return *authority.Load() }, func() time.Time { return time.Now().Add(-time.Hour) })
+	api := newSigner(t, role, func() Authority { return *authority.Load() },
+		func() time.Time { return time.Now().Add(-time.Hour) })
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
 	run(t, s)
@@ -214,7 +219,8 @@ func sourceThatLosesItsAuthority(t *testing.T) {
 	if err := api.sign(csr); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.CertificatesV1().CertificateSigningRequests().UpdateStatus(t.Context(), csr, metav1.UpdateOptions{}); err != nil {
+	if _, err := api.CertificatesV1().CertificateSigningRequests().UpdateStatus(t.Context(), csr,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "a certificate of the new authority", func() bool {
@@ -354,7 +360,8 @@ func TestExpiredCertificatesAreRequestedAtALimitedRate(t *testing.T) {
 	w, role := newWorld(t), APIServing
 	clock := testclock.NewFakeClock(time.Now())
 	// The signer's clock is a week behind.
-	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, func() time.Time { return clock.Now().Add(-7 * 24 * time.Hour) })
+	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] },
+		func() time.Time { return clock.Now().Add(-7 * 24 * time.Hour) })
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	s.Clock = clock
 	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }

@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
-// Trust is the directory where the ConfigMap BundleName is mounted. Its files are read for each connection, so that a change
-// takes effect as soon as the kubelet has updated them.
+// Trust is the directory where the ConfigMap BundleName is mounted. Its files are read for each connection, so that a
+// change takes effect as soon as the kubelet has updated them.
 type Trust string
 
 // Bundle returns the CA certificates of a role, as PEM.
@@ -60,13 +60,14 @@ func current(own Provider) (*tls.Certificate, error) {
 	return nil, errNoCertificate
 }
 
-// AgentServer returns the configuration of an agent's server, which accepts only virt-api. Handshakes fail while there is no
-// certificate of the agent or no CA certificate to verify virt-api's.
+// AgentServer returns the configuration of an agent's server, which accepts only virt-api. Handshakes fail while there
+// is no certificate of the agent or no CA certificate to verify virt-api's.
 func AgentServer(own Provider, trust Trust) *tls.Config {
 	return serverFor(own, trust, APIClient, onlyClient(APIClientSubject().CommonName))
 }
 
-// MigrationServer returns the configuration of an agent's server for other agents. PeerNode returns the node of a client.
+// MigrationServer returns the configuration of an agent's server for other agents. PeerNode returns the node of a
+// client.
 func MigrationServer(own Provider, trust Trust) *tls.Config {
 	return serverFor(own, trust, AgentMigration, func(state tls.ConnectionState) error {
 		_, err := PeerNode(state)
@@ -74,7 +75,8 @@ func MigrationServer(own Provider, trust Trust) *tls.Config {
 	})
 }
 
-// serverFor returns the configuration of a server for clients of a role. verify can reject a client whose certificate is valid.
+// serverFor returns the configuration of a server for clients of a role. verify can reject a client whose certificate
+// is valid.
 func serverFor(own Provider, trust Trust, clients Role, verify func(tls.ConnectionState) error) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -108,15 +110,17 @@ func onlyClient(name string) func(tls.ConnectionState) error {
 	}
 }
 
-// VerifyAPI returns an error unless the client of a connection has virt-api's client certificate, signed by an authority of a bundle. It
-// is for servers that also have other clients: their handshakes request a certificate, but do not verify it.
+// VerifyAPI returns an error unless the client of a connection has virt-api's client certificate, signed by an
+// authority of a bundle. It is for servers that also have other clients: their handshakes request a certificate, but do
+// not verify it.
 func VerifyAPI(state *tls.ConnectionState, bundle []byte, now time.Time) error {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return errors.New("the client has no certificate")
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: APIClient.purposes})
+	_, err := state.PeerCertificates[0].Verify(
+		x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: APIClient.purposes})
 	if err != nil {
 		return fmt.Errorf("the client's certificate: %w", err)
 	}
@@ -133,8 +137,8 @@ func ControllerClient(own Provider, trust Trust, namespace string) (*tls.Config,
 	return clientOf(own, trust, ControllerServing, ControllerServingSubject(namespace))
 }
 
-// AgentClient returns the configuration of one connection of virt-api to the agent of a node. It rejects the agents of other
-// nodes.
+// AgentClient returns the configuration of one connection of virt-api to the agent of a node. It rejects the agents of
+// other nodes.
 func AgentClient(own Provider, trust Trust, node string) (*tls.Config, error) {
 	return clientOf(own, trust, AgentServing, AgentSubject(node))
 }
@@ -177,15 +181,17 @@ func clientOf(own Provider, trust Trust, servers Role, server Subject) (*tls.Con
 	}, nil
 }
 
-// Exporter is the role of the servers of exports, to which virt-exportproxy and importers connect. Exporters run in the namespaces of users
-// and have no access to the API server, so virt-controller issues the certificates itself, each for one export. Roles does not contain this
-// role, because it has no signer.
-var Exporter = Role{Name: "virt-exporter", Component: "virt-exporter", purposes: serverPurposes, usageNames: serverUsageNames}
+// Exporter is the role of the servers of exports, to which virt-exportproxy and importers connect. Exporters run in the
+// namespaces of users and have no access to the API server, so virt-controller issues the certificates itself, each for
+// one export. Roles does not contain this role, because it has no signer.
+var Exporter = Role{Name: "virt-exporter", Component: "virt-exporter", purposes: serverPurposes,
+	usageNames: serverUsageNames}
 
 // Authorities returns the roles whose CA is in a Secret of its own: all of Roles, and Exporter.
 func Authorities() []Role { return append(Roles(), Exporter) }
 
-// Issue creates a key and its certificate for a subject, which expires at a time, or with the CA if that is earlier. Both are PEM.
+// Issue creates a key and its certificate for a subject, which expires at a time, or with the CA if that is earlier.
+// Both are PEM.
 func (a Authority) Issue(subject Subject, now, end time.Time) (crt, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -208,10 +214,12 @@ func ExporterClient(trust Trust, serverName string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, RootCAs: pool, ServerName: serverName}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, RootCAs: pool,
+		ServerName: serverName}, nil
 }
 
-// PullClient returns the configuration of one connection of an agent to the server of an export that reads the disks of a guest.
+// PullClient returns the configuration of one connection of an agent to the server of an export that reads the disks of
+// a guest.
 func PullClient(own Provider, trust Trust, serverName string) (*tls.Config, error) {
 	config, err := clientOf(own, trust, Exporter, Subject{DNSNames: []string{serverName}})
 	if err != nil {

@@ -44,7 +44,8 @@ func newWorld(t *testing.T) *world {
 // publish writes a role's CA certificates to the directory.
 func (w *world) publish(t *testing.T, role Role) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(string(w.trust), role.Name), w.authorities[role.Name].Bundle(), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(string(w.trust), role.Name), w.authorities[role.Name].Bundle(),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,7 +137,8 @@ func TestConnectionsOfVirtAPIToAgents(t *testing.T) {
 
 func TestConnectionsBetweenAgents(t *testing.T) {
 	w := newWorld(t)
-	target, source := w.issue(t, AgentMigration, AgentMigrationSubject("blue")), w.issue(t, AgentMigration, AgentMigrationSubject("red"))
+	target, source := w.issue(t, AgentMigration, AgentMigrationSubject("blue")),
+		w.issue(t, AgentMigration, AgentMigrationSubject("red"))
 	peers := make(chan string, 1)
 	config := MigrationServer(target, w.trust)
 	each := config.GetConfigForClient
@@ -167,7 +169,8 @@ func TestConnectionsBetweenAgents(t *testing.T) {
 	if node := <-peers; node != "red" {
 		t.Errorf("the source's node is %q", node)
 	}
-	if err := connect(address, client(source, "green")); err == nil || !strings.Contains(err.Error(), "green.virt-handler-migration") {
+	if err := connect(address, client(source, "green")); err == nil ||
+		!strings.Contains(err.Error(), "green.virt-handler-migration") {
 		t.Errorf("the agent of another node is accepted: %v", err)
 	}
 	plain := serve(t, MigrationServer(target, w.trust))
@@ -187,10 +190,12 @@ func TestConnectionsBetweenAgents(t *testing.T) {
 		}
 	}
 	// Certificates for connections between agents are rejected elsewhere.
-	if err := connect(serve(t, AgentServer(w.issue(t, AgentServing, AgentSubject("blue")), w.trust)), w.client(t, source, "blue")); err == nil {
+	if err := connect(serve(t, AgentServer(w.issue(t, AgentServing, AgentSubject("blue")), w.trust)),
+		w.client(t, source, "blue")); err == nil {
 		t.Error("an agent is accepted as virt-api")
 	}
-	if err := connect(serve(t, AgentServer(target, w.trust)), w.client(t, w.issue(t, APIClient, APIClientSubject()), "blue")); err == nil {
+	if err := connect(serve(t, AgentServer(target, w.trust)),
+		w.client(t, w.issue(t, APIClient, APIClientSubject()), "blue")); err == nil {
 		t.Error("virt-api accepts the certificate for migrations")
 	}
 }
@@ -367,11 +372,13 @@ func TestIssue(t *testing.T) {
 func TestConnectionsOfAgentsToExporters(t *testing.T) {
 	const name, agentName = "virt-export-e.default.svc", "blue.virt-handler-backup"
 	w := newWorld(t)
-	exporter, agent := w.issue(t, Exporter, Subject{DNSNames: []string{name}}), w.issue(t, AgentBackup, AgentBackupSubject("blue"))
+	exporter, agent := w.issue(t, Exporter, Subject{DNSNames: []string{name}}),
+		w.issue(t, AgentBackup, AgentBackupSubject("blue"))
 	var trusted []byte
-	config := server.AgentTLS(func() (*tls.Certificate, error) { return exporter.Certificate, nil }, func() (*content.Backup, error) {
-		return &content.Backup{Client: agentName, CA: string(trusted)}, nil
-	})
+	config := server.AgentTLS(func() (*tls.Certificate, error) { return exporter.Certificate, nil },
+		func() (*content.Backup, error) {
+			return &content.Backup{Client: agentName, CA: string(trusted)}, nil
+		})
 	address := serve(t, config)
 	dial := func(own Provider, trust Trust, serverName string) error {
 		t.Helper()

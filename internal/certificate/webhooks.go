@@ -23,25 +23,28 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// ControllerServing is the role of virt-controller's servers: that of the webhooks, to which the API server connects, and that of
-// the metrics. virt-controller issues their certificate itself, without a request, so Roles does not contain this role.
+// ControllerServing is the role of virt-controller's servers: that of the webhooks, to which the API server connects,
+// and that of the metrics. virt-controller issues their certificate itself, without a request, so Roles does not
+// contain this role.
 var ControllerServing = Role{
 	Name: "virt-controller-serving", Component: "virt-controller", purposes: serverPurposes, usageNames: serverUsageNames,
 }
 
-// WebhooksSecret is the name of the Secret with the CA and the serving certificate of the webhooks and the metrics. KubeVirt's.
+// WebhooksSecret is the name of the Secret with the CA and the serving certificate of the webhooks and the metrics.
+// KubeVirt's.
 const WebhooksSecret = "kubevirt-controller-certs"
 
 // MetricsService is the Service under which the metrics of all components are scraped. KubeVirt's.
 const MetricsService = "kubevirt-prometheus-metrics"
 
-// ControllerServingSubject returns the subject that virt-api expects of virt-controller. The certificate has it among others.
+// ControllerServingSubject returns the subject that virt-api expects of virt-controller. The certificate has it among
+// others.
 func ControllerServingSubject(namespace string) Subject {
 	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", MetricsService, namespace)}}
 }
 
-// DurationAnnotation is an annotation of the Secrets with certificates: the lifetime that was configured for the certificate.
-// KubeVirt's.
+// DurationAnnotation is an annotation of the Secrets with certificates: the lifetime that was configured for the
+// certificate. KubeVirt's.
 const DurationAnnotation = "kubevirt.io/duration"
 
 // Keys of a Webhooks' Secret, beside those of the certificate.
@@ -61,8 +64,8 @@ type Webhooks struct {
 	leaf      *x509.Certificate
 	// bundle are the trusted certificates, as PEM.
 	bundle []byte
-	// former is what an earlier release stored. It is kept because replicas of that release, while they run, would replace a certificate
-	// whose CA is missing.
+	// former is what an earlier release stored. It is kept because replicas of that release, while they run, would replace
+	// a certificate whose CA is missing.
 	former map[string][]byte
 }
 
@@ -125,8 +128,9 @@ type Renewal struct {
 	Replace bool
 }
 
-// Renew renews the CA and the certificate if that is due. A CA signs only once the API server trusts it, and the previous CA stays
-// trusted until the certificate has been issued by the new one. It returns when Renew has to be called again at the latest.
+// Renew renews the CA and the certificate if that is due. A CA signs only once the API server trusts it, and the
+// previous CA stays trusted until the certificate has been issued by the new one. It returns when Renew has to be
+// called again at the latest.
 func (w Webhooks) Renew(r Renewal) (Webhooks, time.Time, error) {
 	authority, _, again, err := w.authority.Advance(r.Now, r.Lifetimes)
 	if err != nil {
@@ -135,9 +139,11 @@ func (w Webhooks) Renew(r Renewal) (Webhooks, time.Time, error) {
 	previous := w.bundle
 	w.authority, w.bundle = authority, authority.Bundle()
 	usable := w.leaf != nil && r.Now.Before(w.leaf.NotAfter)
-	due := r.Replace || !usable || !w.signed(r.Now) || !r.Now.Before(RenewAt(w.leaf, r.Lifetimes)) || !slices.Equal(w.leaf.DNSNames, r.Names)
+	due := r.Replace || !usable || !w.signed(r.Now) || !r.Now.Before(RenewAt(w.leaf, r.Lifetimes)) ||
+		!slices.Equal(w.leaf.DNSNames, r.Names)
 	if due && (!usable || authority.current.trustedIn(r.Trusted)) {
-		if w.crt, w.key, w.leaf, err = authority.issue(Subject{DNSNames: r.Names}, r.Now, r.Lifetimes.ServerDuration); err != nil {
+		if w.crt, w.key, w.leaf, err = authority.issue(Subject{DNSNames: r.Names}, r.Now,
+			r.Lifetimes.ServerDuration); err != nil {
 			return Webhooks{}, time.Time{}, err
 		}
 	}
@@ -175,7 +181,9 @@ func (w Webhooks) signed(now time.Time) bool {
 }
 
 // issue issues a certificate with a new key, both as PEM.
-func (a Authority) issue(subject Subject, now time.Time, duration time.Duration) (crt, key []byte, leaf *x509.Certificate, err error) {
+func (a Authority) issue(
+	subject Subject, now time.Time, duration time.Duration,
+) (crt, key []byte, leaf *x509.Certificate, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot make a key: %w", err)
@@ -183,7 +191,8 @@ func (a Authority) issue(subject Subject, now time.Time, duration time.Duration)
 	if key, err = keyutil.MarshalPrivateKeyToPEM(private); err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot write a key: %w", err)
 	}
-	if crt, err = a.Sign(&x509.CertificateRequest{DNSNames: subject.DNSNames, PublicKey: private.Public()}, now, duration); err != nil {
+	if crt, err = a.Sign(&x509.CertificateRequest{DNSNames: subject.DNSNames, PublicKey: private.Public()}, now,
+		duration); err != nil {
 		return nil, nil, nil, err
 	}
 	pair, err := tls.X509KeyPair(crt, key)

@@ -36,8 +36,8 @@ func stored(t *testing.T, w Webhooks) Webhooks {
 	return read
 }
 
-// TestWebhooksAreAlwaysTrusted simulates rotations. The API server gets each bundle a step late, and has to trust the certificate
-// of each step with the bundle that it has.
+// TestWebhooksAreAlwaysTrusted simulates rotations. The API server gets each bundle a step late, and has to trust the
+// certificate of each step with the bundle that it has.
 func TestWebhooksAreAlwaysTrusted(t *testing.T) {
 	for name, lifetimes := range map[string]clusterconfig.Certificates{
 		"days":    clusterconfig.Default().Certificates,
@@ -52,7 +52,8 @@ func TestWebhooksAreAlwaysTrusted(t *testing.T) {
 			}
 			trusted, authorities, leaves := w.Bundle(), 0, 0
 			for now.Before(start.Add(5 * lifetimes.CADuration)) {
-				next, again, err := stored(t, w).Renew(Renewal{Now: now, Lifetimes: lifetimes, Names: names, Trusted: [][]byte{trusted, trusted}})
+				next, again, err := stored(t,
+					w).Renew(Renewal{Now: now, Lifetimes: lifetimes, Names: names, Trusted: [][]byte{trusted, trusted}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -102,7 +103,8 @@ func TestWebhooksOfAnEarlierReleaseStayTrusted(t *testing.T) {
 	if err != nil || !second.leaf.Equal(first.leaf) || !verified(t, second, second.Bundle(), now) {
 		t.Fatalf("it is not served with a bundle that has both: %v", err)
 	}
-	if data, err = second.Data(); err != nil || string(data[formerKey]) != "its key" || string(data[formerBundle]) != string(first.Bundle()) {
+	if data, err = second.Data(); err != nil || string(data[formerKey]) != "its key" ||
+		string(data[formerBundle]) != string(first.Bundle()) {
 		t.Errorf("the earlier CA is not in the Secret: %v", err)
 	}
 	renewal.Trusted = [][]byte{second.Bundle(), first.Bundle()}
@@ -111,7 +113,8 @@ func TestWebhooksOfAnEarlierReleaseStayTrusted(t *testing.T) {
 	}
 	renewal.Trusted = [][]byte{second.Bundle(), second.Bundle()}
 	third, _, err := stored(t, second).Renew(renewal)
-	if err != nil || third.leaf.Equal(first.leaf) || verified(t, first, third.Bundle(), now) || !verified(t, third, third.Bundle(), now) {
+	if err != nil || third.leaf.Equal(first.leaf) || verified(t, first, third.Bundle(), now) ||
+		!verified(t, third, third.Bundle(), now) {
 		t.Errorf("it is not replaced: %v", err)
 	}
 	if data, err = third.Data(); err != nil || len(data[formerKey])+len(data[formerBundle]) > 0 {
@@ -140,7 +143,8 @@ func TestWebhooksAreReplaced(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, next.leaf.DNSNames, err)
 		}
 	}
-	if _, err := WebhooksFrom(map[string][]byte{corev1.TLSCertKey: first.crt, corev1.TLSPrivateKeyKey: []byte("no key")}); err == nil {
+	if _, err := WebhooksFrom(
+		map[string][]byte{corev1.TLSCertKey: first.crt, corev1.TLSPrivateKeyKey: []byte("no key")}); err == nil {
 		t.Error("a key that is none is accepted")
 	}
 }

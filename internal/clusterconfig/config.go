@@ -33,8 +33,8 @@ const (
 // Source: kubevirt/kubevirt pkg/virt-config, DefaultVirt*LogVerbosity.
 const DefaultVerbosity uint = 2
 
-// Config is the cluster's configuration with every default resolved. It is read-only: maps and slices are shared between all
-// readers of a Store.
+// Config is the cluster's configuration with every default resolved. It is read-only: maps and slices are shared
+// between all readers of a Store.
 type Config struct {
 	// KubeVirt is the name of the KubeVirt object. It is empty if there is none.
 	KubeVirt string
@@ -85,10 +85,11 @@ type Config struct {
 	RolloutStrategy v1.VMRolloutStrategy
 	// LiveUpdate limits how far a running guest can grow.
 	LiveUpdate LiveUpdate
-	// MigratesWorkloads reports whether guests that need another launcher Pod are migrated: workloadUpdateMethods contains LiveMigrate.
+	// MigratesWorkloads reports whether guests that need another launcher Pod are migrated: workloadUpdateMethods contains
+	// LiveMigrate.
 	MigratesWorkloads bool
-	// MigrationNetwork is the NetworkAttachmentDefinition of the network of migrations, in the KubeVirt object's namespace unless it
-	// names another. An empty name means the Pod network.
+	// MigrationNetwork is the NetworkAttachmentDefinition of the network of migrations, in the KubeVirt object's namespace
+	// unless it names another. An empty name means the Pod network.
 	MigrationNetwork types.NamespacedName
 	// Migrations is the configuration of migrations. No field is nil except Network, which is nil for the Pod network.
 	Migrations v1.MigrationConfiguration
@@ -131,7 +132,8 @@ type Config struct {
 	ImagePullPolicy corev1.PullPolicy
 	// LauncherPullPolicy is the pull policy of launcher Pods. Empty means the cluster's default.
 	LauncherPullPolicy corev1.PullPolicy
-	// ImagePullSecrets are those of the components. Launcher Pods are in the namespaces of users, which do not have these Secrets.
+	// ImagePullSecrets are those of the components. Launcher Pods are in the namespaces of users, which do not have these
+	// Secrets.
 	ImagePullSecrets []corev1.LocalObjectReference
 	// Images are the images of the components.
 	Images Images
@@ -269,9 +271,9 @@ const renewFraction = 5
 const (
 	// leastLifetime is the least lifetime of a certificate. Shorter ones would be renewed without a pause.
 	leastLifetime = time.Minute
-	// leastOverlap is the least CARenewBefore. A CA signs when half of it is over, and has to be trusted everywhere then. The kubelet
-	// updates a mounted ConfigMap when it synchronizes the Pod, which is every 60 to 90 s.
-	// Source: kubernetes pkg/kubelet/pod_workers.go, completeWork; the default of syncFrequency in the KubeletConfiguration.
+	// leastOverlap is the least CARenewBefore. A CA signs when half of it is over, and has to be trusted everywhere then.
+	// The kubelet updates a mounted ConfigMap when it synchronizes the Pod, which is every 60 to 90 s. Source: kubernetes
+	// pkg/kubelet/pod_workers.go, completeWork; the default of syncFrequency in the KubeletConfiguration.
 	leastOverlap = 4 * time.Minute
 	// leastAuthority is the least lifetime of a CA. It is a third of that old when it signs, and signs for another third.
 	leastAuthority = 6 * time.Minute
@@ -284,15 +286,18 @@ type lifetimeFields struct {
 }
 
 func (p *parser) certificates(s *v1.KubeVirtSelfSignConfiguration, path *field.Path) {
-	if old := s.CARotateInterval != nil || s.CertRotateInterval != nil || s.CAOverlapInterval != nil; old && (s.CA != nil || s.Server != nil) {
-		p.errs = append(p.errs, field.Forbidden(path, "caRotateInterval, certRotateInterval and caOverlapInterval are deprecated and "+
-			"conflict with CertConfig defined rotation parameters. Keep ca and server."))
+	if old := s.CARotateInterval != nil || s.CertRotateInterval != nil ||
+		s.CAOverlapInterval != nil; old && (s.CA != nil || s.Server != nil) {
+		p.errs = append(p.errs,
+			field.Forbidden(path, "caRotateInterval, certRotateInterval and caOverlapInterval are deprecated and "+
+				"conflict with CertConfig defined rotation parameters. Keep ca and server."))
 	}
 	c := &p.config.Certificates
 	p.lifetime(lifetimesOf(s.CA, path.Child("ca")).override(s.CARotateInterval, path.Child("caRotateInterval"),
 		s.CAOverlapInterval, path.Child("caOverlapInterval")), &c.CADuration, &c.CARenewBefore)
 	c.CADuration, c.CARenewBefore = max(c.CADuration, leastAuthority), max(c.CARenewBefore, leastOverlap)
-	server := lifetimesOf(s.Server, path.Child("server")).override(s.CertRotateInterval, path.Child("certRotateInterval"), nil, nil)
+	server := lifetimesOf(s.Server, path.Child("server")).override(s.CertRotateInterval, path.Child("certRotateInterval"),
+		nil, nil)
 	p.lifetime(server, &c.ServerDuration, &c.ServerRenewBefore)
 	if c.ServerDuration > c.CADuration {
 		p.errs = append(p.errs, field.Invalid(server.durationPath, c.ServerDuration.String(),
@@ -310,7 +315,9 @@ func lifetimesOf(s *v1.CertConfig, path *field.Path) lifetimeFields {
 }
 
 // override returns the fields with those that are set in place of their successors.
-func (f lifetimeFields) override(duration *metav1.Duration, durationPath *field.Path, renewBefore *metav1.Duration, renewBeforePath *field.Path) lifetimeFields {
+func (f lifetimeFields) override(
+	duration *metav1.Duration, durationPath *field.Path, renewBefore *metav1.Duration, renewBeforePath *field.Path,
+) lifetimeFields {
 	if duration != nil {
 		f.duration, f.durationPath = duration, durationPath
 	}
@@ -320,8 +327,8 @@ func (f lifetimeFields) override(duration *metav1.Duration, durationPath *field.
 	return f
 }
 
-// lifetime sets a lifetime and when to renew. An invalid duration keeps its default, an invalid renewBefore is a fifth of the
-// duration.
+// lifetime sets a lifetime and when to renew. An invalid duration keeps its default, an invalid renewBefore is a fifth
+// of the duration.
 func (p *parser) lifetime(f lifetimeFields, duration, renew *time.Duration) {
 	if d := f.duration; d != nil && d.Duration <= 0 {
 		p.errs = append(p.errs, field.Invalid(f.durationPath, d.Duration.String(), "must be greater than 0"))
@@ -353,8 +360,8 @@ type RateLimit struct {
 // RateLimits are the rates of each component. Webhook is that of the webhooks, which run in virt-controller.
 type RateLimits struct{ API, Webhook, Controller, Handler RateLimit }
 
-// defaultRateLimits returns KubeVirt's, but for an agent: it sends the requests for all guests of its node (ADR 46). Source:
-// kubevirt/kubevirt pkg/virt-config, DefaultVirt*QPS and DefaultVirt*Burst.
+// defaultRateLimits returns KubeVirt's, but for an agent: it sends the requests for all guests of its node (ADR 46).
+// Source: kubevirt/kubevirt pkg/virt-config, DefaultVirt*QPS and DefaultVirt*Burst.
 func defaultRateLimits() RateLimits {
 	usual := RateLimit{QPS: 200, Burst: 400}
 	return RateLimits{API: usual, Webhook: usual, Controller: usual, Handler: usual}
@@ -370,10 +377,12 @@ func (p *parser) rateLimits(s *v1.KubeVirtConfiguration, path *field.Path) {
 
 // rateLimit sets the rate of a component. Zero means that the field is empty: nothing could be sent.
 func (p *parser) rateLimit(limit *RateLimit, s *v1.ReloadableComponentConfiguration, path *field.Path) {
-	if s == nil || s.RestClient == nil || s.RestClient.RateLimiter == nil || s.RestClient.RateLimiter.TokenBucketRateLimiter == nil {
+	if s == nil || s.RestClient == nil || s.RestClient.RateLimiter == nil ||
+		s.RestClient.RateLimiter.TokenBucketRateLimiter == nil {
 		return
 	}
-	bucket, path := s.RestClient.RateLimiter.TokenBucketRateLimiter, path.Child("restClient", "rateLimiter", "tokenBucketRateLimiter")
+	bucket, path := s.RestClient.RateLimiter.TokenBucketRateLimiter,
+		path.Child("restClient", "rateLimiter", "tokenBucketRateLimiter")
 	switch qps := bucket.QPS; {
 	case qps < 0:
 		p.errs = append(p.errs, field.Invalid(path.Child("qps"), qps, "must be greater than 0"))
@@ -383,7 +392,8 @@ func (p *parser) rateLimit(limit *RateLimit, s *v1.ReloadableComponentConfigurat
 	p.set(&limit.Burst, bucket.Burst, 1, 1<<30, path.Child("burst"))
 }
 
-// Pods returns the part of the configuration that launcher Pods depend on. KubeVirt's log levels start at 2, the launcher's at 0.
+// Pods returns the part of the configuration that launcher Pods depend on. KubeVirt's log levels start at 2, the
+// launcher's at 0.
 func (c Config) Pods() podspec.Config {
 	return podspec.Config{
 		LauncherImage:                      c.Images.Launcher,

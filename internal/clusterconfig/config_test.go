@@ -17,7 +17,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-var testImages = Images{Launcher: "localhost:5000/vireo/virt-launcher:dev", Handler: "localhost:5000/vireo/virt-handler:dev"}
+var testImages = Images{Launcher: "localhost:5000/vireo/virt-launcher:dev",
+	Handler: "localhost:5000/vireo/virt-handler:dev"}
 
 func kubeVirt(change func(*v1.KubeVirtSpec)) *v1.KubeVirt {
 	kv := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt", Namespace: "kubevirt", Generation: 1}}
@@ -50,7 +51,8 @@ func TestResourcesOfSupportContainers(t *testing.T) {
 		}}
 	}
 	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
-		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"), of(v1.SideCar, "1"), of(v1.VMExport, "2"), of(v1.HotplugAttachment, "30m")}
+		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"),
+			of(v1.SideCar, "1"), of(v1.VMExport, "2"), of(v1.HotplugAttachment, "30m")}
 	}), WithContainerRestarts(true))
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +80,8 @@ func TestFieldsOverrideDefaults(t *testing.T) {
 		s.Configuration.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 		s.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "masquerade"}
 		s.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{
-			DefaultArchitecture: "arm64", Amd64: &v1.ArchSpecificConfiguration{MachineType: "pc-q35-9.0"}, Arm64: &v1.ArchSpecificConfiguration{MachineType: "virt-9.0"}}
+			DefaultArchitecture: "arm64", Amd64: &v1.ArchSpecificConfiguration{MachineType: "pc-q35-9.0"},
+			Arm64: &v1.ArchSpecificConfiguration{MachineType: "virt-9.0"}}
 		d := s.Configuration.DeveloperConfiguration
 		d.UseEmulation, d.MemoryOvercommit, d.CPUAllocationRatio = true, 150, 4
 		d.LogVerbosity = &v1.LogVerbosity{VirtHandler: 5, NodeVerbosity: map[string]uint{"n1": 8}}
@@ -101,12 +104,12 @@ func TestFieldsOverrideDefaults(t *testing.T) {
 		ServerDuration, ServerRenewal time.Duration
 	}
 	want := facts{
-		corev1.PullAlways, corev1.PullNever, "Haswell", "250m", "pc-q35-9.0", "virt-9.0", 0, 1.5, v1.EvictionStrategyLiveMigrate,
-		"masquerade", "arm64", true, 150, 4, 2, 5, 8, 10 * time.Hour, 2 * time.Hour,
+		corev1.PullAlways, corev1.PullNever, "Haswell", "250m", "pc-q35-9.0", "virt-9.0", 0, 1.5,
+		v1.EvictionStrategyLiveMigrate, "masquerade", "arm64", true, 150, 4, 2, 5, 8, 10 * time.Hour, 2 * time.Hour,
 	}
 	if diff := cmp.Diff(want, facts{
-		got.ImagePullPolicy, got.LauncherPullPolicy, got.CPUModel, got.CPURequest.String(), got.MachineType(ArchAMD64), got.MachineType(ArchARM64),
-		got.MemBalloonStatsPeriod, got.AdditionalGuestMemoryOverheadRatio, got.EvictionStrategy,
+		got.ImagePullPolicy, got.LauncherPullPolicy, got.CPUModel, got.CPURequest.String(), got.MachineType(ArchAMD64),
+		got.MachineType(ArchARM64), got.MemBalloonStatsPeriod, got.AdditionalGuestMemoryOverheadRatio, got.EvictionStrategy,
 		got.Network.DefaultInterface, got.DefaultArchitecture, got.UseEmulation, got.MemoryOvercommit, got.CPUAllocationRatio,
 		got.Verbosity.Controller, got.Verbosity.HandlerOn("n2"), got.Verbosity.HandlerOn("n1"),
 		got.Certificates.ServerDuration, got.Certificates.ServerRenewBefore,
@@ -243,7 +246,8 @@ func TestDeprecatedFieldsWinForEveryArchitecture(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, arch := range []string{ArchAMD64, ArchARM64, ArchS390X} {
-		if machines := got.EmulatedMachines(arch); got.MachineType(arch) != "old" || len(machines) != 1 || machines[0] != "old*" {
+		if machines := got.EmulatedMachines(arch); got.MachineType(arch) != "old" || len(machines) != 1 ||
+			machines[0] != "old*" {
 			t.Errorf("%s: %s of %v", arch, got.MachineType(arch), machines)
 		}
 	}
@@ -266,7 +270,8 @@ func TestDefaultArchitectureOfTheStatusStays(t *testing.T) {
 func TestLifetimesOfCertificates(t *testing.T) {
 	minutes := func(m int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(m) * time.Minute} }
 	lifetimes := func(ca, caBefore, server, serverBefore int) Certificates {
-		return Certificates{minutes(ca).Duration, minutes(caBefore).Duration, minutes(server).Duration, minutes(serverBefore).Duration}
+		return Certificates{minutes(ca).Duration, minutes(caBefore).Duration, minutes(server).Duration,
+			minutes(serverBefore).Duration}
 	}
 	const week, day = 7 * 24 * 60, 24 * 60
 	for name, tc := range map[string]struct {
@@ -294,7 +299,8 @@ func TestLifetimesOfCertificates(t *testing.T) {
 		"short overlap": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(week), RenewBefore: minutes(1)}},
 			lifetimes(week, 4, day, day/5), ""},
 		"server outlives CA": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(20)}},
-			lifetimes(20, 4, 20, 4), "spec.certificateRotateStrategy.selfSigned.server.duration: Invalid value: \"24h0m0s\": Certificate duration cannot exceed CA"},
+			lifetimes(20, 4, 20, 4),
+			"spec.certificateRotateStrategy.selfSigned.server.duration: Invalid value: \"24h0m0s\": Certificate duration cannot exceed CA"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := FromKubeVirt(kubeVirt(selfSigned(tc.spec)))
@@ -343,7 +349,8 @@ func TestAlignCPUs(t *testing.T) {
 }
 
 func TestFeatureGates(t *testing.T) {
-	listed := NewFeatureGates([]string{"HostDisk", "Passt", "HotplugVolumes", "Unheard"}, []string{"Snapshot", "LiveMigration"})
+	listed := NewFeatureGates([]string{"HostDisk", "Passt", "HotplugVolumes", "Unheard"},
+		[]string{"Snapshot", "LiveMigration"})
 	cases := []struct {
 		gate         string
 		listed, none bool
@@ -391,9 +398,11 @@ func TestLiveUpdate(t *testing.T) {
 		}
 	}
 	kv := &v1.KubeVirt{}
-	kv.Spec.Configuration.LiveUpdateConfiguration = &v1.LiveUpdateConfiguration{MaxGuest: ptr.To(resource.MustParse("-1Gi"))}
+	kv.Spec.Configuration.LiveUpdateConfiguration = &v1.LiveUpdateConfiguration{MaxGuest: ptr.To(
+		resource.MustParse("-1Gi"))}
 	config, err := FromKubeVirt(kv)
-	if err == nil || !strings.Contains(err.Error(), "spec.configuration.liveUpdateConfiguration.maxGuest") || config.LiveUpdate.MaxGuest != nil {
+	if err == nil || !strings.Contains(err.Error(), "spec.configuration.liveUpdateConfiguration.maxGuest") ||
+		config.LiveUpdate.MaxGuest != nil {
 		t.Errorf("got %v, %+v", err, config.LiveUpdate)
 	}
 }

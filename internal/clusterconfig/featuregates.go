@@ -123,8 +123,8 @@ func (p *parser) gates(d *v1.DeveloperConfiguration, path *field.Path) {
 	}
 }
 
-// IsEnabled reports whether a gate is enabled. An unknown name is disabled, even if it is listed. A gate on both lists is
-// enabled, as in KubeVirt.
+// IsEnabled reports whether a gate is enabled. An unknown name is disabled, even if it is listed. A gate on both lists
+// is enabled, as in KubeVirt.
 func (g FeatureGates) IsEnabled(gate string) bool {
 	switch gates[gate] {
 	case StageGA:
@@ -184,7 +184,8 @@ func (p *parser) selector(s *metav1.LabelSelector, path *field.Path) labels.Sele
 	if s == nil {
 		return nil
 	}
-	if errs := metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path); len(errs) > 0 {
+	if errs := metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{},
+		path); len(errs) > 0 {
 		p.errs = append(p.errs, errs...)
 		return nil
 	}
@@ -226,8 +227,8 @@ func defaultArchitectures() map[string]Architecture {
 	}
 }
 
-// architecture reads the settings of each architecture, and the deprecated ones, which as in KubeVirt win over them for every
-// architecture.
+// architecture reads the settings of each architecture, and the deprecated ones, which as in KubeVirt win over them for
+// every architecture.
 func (p *parser) architecture(s *v1.KubeVirtConfiguration, at *field.Path) {
 	if a := s.ArchitectureConfiguration; a != nil {
 		path := at.Child("architectureConfiguration")

@@ -37,7 +37,8 @@ func TestTrackedVMs(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got := config.ChangedBlockTracking
-		if got.None() != tc.none || got.SelectsVM(yes) != tc.vm || got.SelectsNamespace(yes) != tc.namespace || got.SelectsVM(nil) != tc.all {
+		if got.None() != tc.none || got.SelectsVM(yes) != tc.vm || got.SelectsNamespace(yes) != tc.namespace ||
+			got.SelectsVM(nil) != tc.all {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}
@@ -50,7 +51,8 @@ func TestInvalidTrackedVMs(t *testing.T) {
 		NamespaceLabelSelector:      &metav1.LabelSelector{},
 	}
 	config, err := FromKubeVirt(kv)
-	if err == nil || !strings.Contains(err.Error(), "spec.configuration.changedBlockTrackingLabelSelectors.virtualMachineLabelSelector") {
+	if err == nil || !strings.Contains(err.Error(),
+		"spec.configuration.changedBlockTrackingLabelSelectors.virtualMachineLabelSelector") {
 		t.Errorf("got %v", err)
 	}
 	if got := config.ChangedBlockTracking; got.VirtualMachines != nil || !got.SelectsNamespace(nil) {
@@ -60,7 +62,9 @@ func TestInvalidTrackedVMs(t *testing.T) {
 
 // implementedGates are gates whose features work, or are always on.
 var implementedGates = []string{
-	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "IncrementalBackup", "MigrationStallDetection", "NodeRestriction", "OCIExport", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
+	"AlignCPUs", "CPUManager", "DeclarativeHotplugVolumes", "ExternalNetResourceInjection", "HostDisk", "ImageVolume",
+	"IncrementalBackup", "MigrationStallDetection", "NodeRestriction", "OCIExport", "ObjectGraph",
+	"PodSecondaryInterfaceNamingUpgrade",
 	"PortRangesSpec", "RebootPolicy", "Snapshot", "UtilityVolumes", "VSOCK", "VmiMemoryOverheadReport",
 }
 

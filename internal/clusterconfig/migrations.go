@@ -60,7 +60,8 @@ func (p *parser) migrations(m *v1.MigrationConfiguration, path *field.Path) {
 	p.notNegative(&c.ProgressTimeout, m.ProgressTimeout, path.Child("progressTimeout"))
 	p.notNegative(&c.UtilityVolumesTimeout, m.UtilityVolumesTimeout, path.Child("utilityVolumesTimeout"))
 	if b := m.BandwidthPerMigration; b != nil && b.Sign() < 0 {
-		p.errs = append(p.errs, field.Invalid(path.Child("bandwidthPerMigration"), b.String(), "must not be negative; 0 is no limit"))
+		p.errs = append(p.errs,
+			field.Invalid(path.Child("bandwidthPerMigration"), b.String(), "must not be negative; 0 is no limit"))
 	} else {
 		override(&c.BandwidthPerMigration, b)
 	}
@@ -80,8 +81,8 @@ func (p *parser) notNegative(to **int64, value *int64, path *field.Path) {
 	override(to, value)
 }
 
-// migrationNetwork returns the definition with the configured name, which is namespace/name or a name in the install namespace,
-// as in KubeVirt.
+// migrationNetwork returns the definition with the configured name, which is namespace/name or a name in the install
+// namespace, as in KubeVirt.
 func migrationNetwork(namespace string, named *string) types.NamespacedName {
 	if named == nil {
 		return types.NamespacedName{}

@@ -40,11 +40,14 @@ func TestEveryFieldOfMigrationsHasADefault(t *testing.T) {
 // A new field that is not copied to the configuration fails this test.
 func TestEveryFieldOfMigrationsIsRead(t *testing.T) {
 	configured := v1.MigrationConfiguration{
-		NodeDrainTaintKey: ptr.To("drain"), ParallelOutboundMigrationsPerNode: ptr.To[uint32](7), ParallelMigrationsPerCluster: ptr.To[uint32](8),
-		AllowAutoConverge: ptr.To(true), BandwidthPerMigration: ptr.To(resource.MustParse("64Mi")), CompletionTimeoutPerGiB: ptr.To[int64](9),
-		MaxDowntimeMs: ptr.To[uint64](10), ProgressTimeout: ptr.To[int64](11), UtilityVolumesTimeout: ptr.To[int64](12),
-		UnsafeMigrationOverride: ptr.To(true), AllowPostCopy: ptr.To(true), AllowWorkloadDisruption: ptr.To(true), DisableTLS: ptr.To(true),
-		Network: ptr.To("net"), MatchSELinuxLevelOnMigration: ptr.To(false),
+		NodeDrainTaintKey: ptr.To("drain"), ParallelOutboundMigrationsPerNode: ptr.To[uint32](7),
+		ParallelMigrationsPerCluster: ptr.To[uint32](8),
+		AllowAutoConverge:            ptr.To(true), BandwidthPerMigration: ptr.To(resource.MustParse("64Mi")),
+		CompletionTimeoutPerGiB: ptr.To[int64](9),
+		MaxDowntimeMs:           ptr.To[uint64](10), ProgressTimeout: ptr.To[int64](11),
+		UtilityVolumesTimeout:   ptr.To[int64](12),
+		UnsafeMigrationOverride: ptr.To(true), AllowPostCopy: ptr.To(true), AllowWorkloadDisruption: ptr.To(true),
+		DisableTLS: ptr.To(true), Network: ptr.To("net"), MatchSELinuxLevelOnMigration: ptr.To(false),
 	}
 	want := reflect.ValueOf(configured)
 	for i := range want.NumField() {
@@ -95,7 +98,8 @@ func TestNegativeValuesAreInvalid(t *testing.T) {
 			CompletionTimeoutPerGiB: ptr.To[int64](-1), BandwidthPerMigration: ptr.To(resource.MustParse("-1Mi")),
 		}
 	}))
-	for _, path := range []string{"spec.configuration.migrations.completionTimeoutPerGiB", "spec.configuration.migrations.bandwidthPerMigration"} {
+	for _, path := range []string{"spec.configuration.migrations.completionTimeoutPerGiB",
+		"spec.configuration.migrations.bandwidthPerMigration"} {
 		if err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s is not named in %v", path, err)
 		}

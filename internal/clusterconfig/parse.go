@@ -39,9 +39,9 @@ func WithLiveMetadata(live podspec.LiveMetadata) Option {
 	return func(c *Config) { c.LiveMetadata = live }
 }
 
-// FromKubeVirt resolves a KubeVirt object. A nil object results in the defaults. The default architecture of its status stays until
-// the spec sets another, so that it does not depend on the node of the process. The error is an aggregate with the path of each
-// invalid field; these fields keep their defaults, and the returned Config is usable.
+// FromKubeVirt resolves a KubeVirt object. A nil object results in the defaults. The default architecture of its status
+// stays until the spec sets another, so that it does not depend on the node of the process. The error is an aggregate
+// with the path of each invalid field; these fields keep their defaults, and the returned Config is usable.
 func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	c := Default()
 	for _, o := range options {
@@ -81,7 +81,8 @@ func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.Exporter = imageRef(p.config.Images.Exporter, s.ImageRegistry, s.ImageTag)
 	p.config.Images.ExportProxy = imageRef(p.config.Images.ExportProxy, s.ImageRegistry, s.ImageTag)
 	p.config.ImagePullSecrets = s.ImagePullSecrets
-	p.config.MigratesWorkloads = slices.Contains(s.WorkloadUpdateStrategy.WorkloadUpdateMethods, v1.WorkloadUpdateMethodLiveMigrate)
+	p.config.MigratesWorkloads = slices.Contains(s.WorkloadUpdateStrategy.WorkloadUpdateMethods,
+		v1.WorkloadUpdateMethodLiveMigrate)
 	p.pullPolicy(&p.config.ImagePullPolicy, s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {
 		p.certificates(self, path.Child("certificateRotateStrategy", "selfSigned"))
@@ -133,7 +134,8 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 	if d := s.CommonInstancetypesDeployment; d != nil && d.Enabled != nil {
 		c.CommonInstancetypes = *d.Enabled
 	}
-	c.AutoCPULimitNamespaces = p.selector(s.AutoCPULimitNamespaceLabelSelector, path.Child("autoCPULimitNamespaceLabelSelector"))
+	c.AutoCPULimitNamespaces = p.selector(s.AutoCPULimitNamespaceLabelSelector,
+		path.Child("autoCPULimitNamespaceLabelSelector"))
 	p.changedBlockTracking(s.ChangedBlockTrackingLabelSelectors, path.Child("changedBlockTrackingLabelSelectors"))
 	for _, support := range s.SupportContainerResources {
 		resources := corev1.ResourceRequirements{Requests: support.Resources.Requests, Limits: support.Resources.Limits}
@@ -146,7 +148,8 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 			c.HotplugResources = resources
 		}
 	}
-	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode, path.Child("virtualMachineInstancesPerNode"))
+	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode,
+		path.Child("virtualMachineInstancesPerNode"))
 }
 
 func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
@@ -160,7 +163,8 @@ func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
 	c.MinimumClusterTSCFrequency = d.MinimumClusterTSCFrequency
 	p.gates(d, path)
 
-	p.set(&c.PVCTolerateLessSpaceUpToPercent, d.LessPVCSpaceToleration, 0, 100, path.Child("pvcTolerateLessSpaceUpToPercent"))
+	p.set(&c.PVCTolerateLessSpaceUpToPercent, d.LessPVCSpaceToleration, 0, 100,
+		path.Child("pvcTolerateLessSpaceUpToPercent"))
 	p.set(&c.CPUAllocationRatio, d.CPUAllocationRatio, 1, 1<<20, path.Child("cpuAllocationRatio"))
 	// KubeVirt's schema has the lower bound.
 	p.set(&c.MemoryOvercommit, d.MemoryOvercommit, 10, 1<<20, path.Child("memoryOvercommit"))
@@ -301,7 +305,8 @@ func orDefault(level uint) uint {
 	return level
 }
 
-// imageRef replaces the registry and the tag of an image. A tag that starts with an algorithm, such as sha256:…, is a digest.
+// imageRef replaces the registry and the tag of an image. A tag that starts with an algorithm, such as sha256:…, is a
+// digest.
 func imageRef(image, registry, tag string) string {
 	if image == "" || (registry == "" && tag == "") {
 		return image

@@ -68,14 +68,16 @@ func (p *parser) tls(s *v1.TLSConfiguration, path *field.Path) {
 	p.ciphers(s, path.Child("ciphers"))
 }
 
-// ciphers resolves Go's names of cipher suites, those of insecure ones too, as in KubeVirt. One that is not known is left out.
+// ciphers resolves Go's names of cipher suites, those of insecure ones too, as in KubeVirt. One that is not known is
+// left out.
 func (p *parser) ciphers(s *v1.TLSConfiguration, path *field.Path) {
 	if len(s.Ciphers) == 0 {
 		return
 	}
 	if s.MinTLSVersion == "" || s.MinTLSVersion == v1.VersionTLS13 {
-		p.errs = append(p.errs, field.Forbidden(path, "You cannot specify ciphers when spec.configuration.tlsConfiguration.minTLSVersion "+
-			"is empty or VersionTLS13"))
+		p.errs = append(p.errs,
+			field.Forbidden(path, "You cannot specify ciphers when spec.configuration.tlsConfiguration.minTLSVersion "+
+				"is empty or VersionTLS13"))
 		return
 	}
 	known := map[string]uint16{}
@@ -85,7 +87,8 @@ func (p *parser) ciphers(s *v1.TLSConfiguration, path *field.Path) {
 	for i, name := range s.Ciphers {
 		id, ok := known[name]
 		if !ok {
-			p.errs = append(p.errs, field.Invalid(path.Index(i), name, name+" is not a valid cipher. Use a name of Go's crypto/tls."))
+			p.errs = append(p.errs,
+				field.Invalid(path.Index(i), name, name+" is not a valid cipher. Use a name of Go's crypto/tls."))
 			continue
 		}
 		p.config.TLS.CipherSuites = append(p.config.TLS.CipherSuites, id)
@@ -109,15 +112,17 @@ func (p *parser) seccomp(s *v1.SeccompConfiguration, at *field.Path) {
 	}
 }
 
-// KubeVirtSeccompProfile is a file that KubeVirt creates on every node, and Vireo does not. It permits what the container runtime's profile
-// does, and userfaultfd, for which launcher Pods have a device. Source: kubevirt/kubevirt pkg/virt-handler/seccomp.
+// KubeVirtSeccompProfile is a file that KubeVirt creates on every node, and Vireo does not. It permits what the
+// container runtime's profile does, and userfaultfd, for which launcher Pods have a device. Source: kubevirt/kubevirt
+// pkg/virt-handler/seccomp.
 const KubeVirtSeccompProfile = "kubevirt/kubevirt.json"
 
-// localhostProfile uses a file of the nodes, but not KubeVirt's, without which no launcher could start. The API server would refuse each
-// launcher Pod with a path that leaves the kubelet's directory of profiles.
+// localhostProfile uses a file of the nodes, but not KubeVirt's, without which no launcher could start. The API server
+// would refuse each launcher Pod with a path that leaves the kubelet's directory of profiles.
 func (p *parser) localhostProfile(file string, at *field.Path) {
 	if file == "" || path.IsAbs(file) || strings.Contains("/"+file+"/", "/../") {
-		p.errs = append(p.errs, field.Invalid(at, file, "must be a path below the kubelet's directory of seccomp profiles, without '..'"))
+		p.errs = append(p.errs,
+			field.Invalid(at, file, "must be a path below the kubelet's directory of seccomp profiles, without '..'"))
 		return
 	}
 	if file == KubeVirtSeccompProfile {

@@ -21,8 +21,9 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Store keeps the current configuration and notifies its subscribers of changes. Create it with NewStore. Call Load before the
-// manager starts, so that no reconciler uses defaults that the cluster overrides, and add the Runnable of Follow to the manager.
+// Store keeps the current configuration and notifies its subscribers of changes. Create it with NewStore. Call Load
+// before the manager starts, so that no reconciler uses defaults that the cluster overrides, and add the Runnable of
+// Follow to the manager.
 type Store struct {
 	options []Option
 	current atomic.Pointer[loaded]
@@ -63,8 +64,8 @@ func (s *Store) Version() string {
 // Err returns the errors of invalid fields of the KubeVirt object, which have their default values.
 func (s *Store) Err() error { return s.current.Load().err }
 
-// Subscribe calls f with the current configuration and after each change. Calls do not overlap. f must not block and must not
-// call Subscribe or Set.
+// Subscribe calls f with the current configuration and after each change. Calls do not overlap. f must not block and
+// must not call Subscribe or Set.
 func (s *Store) Subscribe(f func(Config)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +73,8 @@ func (s *Store) Subscribe(f func(Config)) {
 	f(s.Current())
 }
 
-// Set makes the configuration of a KubeVirt object current, or the defaults if it is nil. It returns the error of FromKubeVirt.
+// Set makes the configuration of a KubeVirt object current, or the defaults if it is nil. It returns the error of
+// FromKubeVirt.
 func (s *Store) Set(kv *v1.KubeVirt) error {
 	config, err := FromKubeVirt(kv.DeepCopy(), s.options...)
 	s.mu.Lock()
@@ -84,8 +86,8 @@ func (s *Store) Set(kv *v1.KubeVirt) error {
 	return err
 }
 
-// Load reads the KubeVirt object of a namespace and makes its configuration current. Invalid fields are reported by Err, and not
-// by Load.
+// Load reads the KubeVirt object of a namespace and makes its configuration current. Invalid fields are reported by
+// Err, and not by Load.
 func (s *Store) Load(ctx context.Context, reader client.Reader, namespace string) error {
 	list := &v1.KubeVirtList{}
 	if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -102,7 +104,8 @@ func (s *Store) load(ctx context.Context, kv *v1.KubeVirt) {
 		return
 	}
 	if err := s.Set(kv); err != nil {
-		log.FromContext(ctx).Error(err, "KubeVirt object has values that cannot be used, their defaults apply", "kubevirt", kv.Name)
+		log.FromContext(ctx).Error(err, "KubeVirt object has values that cannot be used, their defaults apply", "kubevirt",
+			kv.Name)
 	}
 }
 
@@ -114,16 +117,18 @@ func (s *Store) setVersion(kv *v1.KubeVirt) {
 	s.version.Store(&version)
 }
 
-// changed reports whether the object may have another configuration than the current one. It is false if only metadata or a part
-// of the status that is not configuration has changed.
+// changed reports whether the object may have another configuration than the current one. It is false if only metadata
+// or a part of the status that is not configuration has changed.
 func (s *Store) changed(kv *v1.KubeVirt) bool {
 	current := s.Current()
 	if arch := kv.Status.DefaultArchitecture; arch != "" && arch != current.DefaultArchitecture {
 		return true
 	}
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations do not change the generation
-	return current.KubeVirt != kv.Name || current.UID != kv.UID || current.Generation != kv.Generation || kv.Generation == 0 ||
-		current.SkipBackupHooks != podspec.SkipsBackupHooks(kv.Annotations) || current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
+	return current.KubeVirt != kv.Name || current.UID != kv.UID || current.Generation != kv.Generation ||
+		kv.Generation == 0 ||
+		current.SkipBackupHooks != podspec.SkipsBackupHooks(kv.Annotations) ||
+		current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
 }
 
 // Active returns the KubeVirt object that is used, which is the oldest. It is nil if there is none.
@@ -140,7 +145,8 @@ func Active(items []v1.KubeVirt) *v1.KubeVirt {
 	return &oldest
 }
 
-// Follow returns a Runnable that updates the Store when the KubeVirt object of a namespace changes. It runs on every replica.
+// Follow returns a Runnable that updates the Store when the KubeVirt object of a namespace changes. It runs on every
+// replica.
 func (s *Store) Follow(c cache.Cache, namespace string) *Follower {
 	return &Follower{store: s, cache: c, namespace: namespace}
 }

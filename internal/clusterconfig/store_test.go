@@ -18,7 +18,8 @@ func TestSubscribersAreNotified(t *testing.T) {
 	s := NewStore(WithImages(testImages))
 	var seen []bool
 	s.Subscribe(func(c Config) { seen = append(seen, c.UseEmulation) })
-	if err := s.Set(kubeVirt(func(s *v1.KubeVirtSpec) { s.Configuration.DeveloperConfiguration.UseEmulation = true })); err != nil {
+	if err := s.Set(kubeVirt(
+		func(s *v1.KubeVirtSpec) { s.Configuration.DeveloperConfiguration.UseEmulation = true })); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Set(nil); err != nil {

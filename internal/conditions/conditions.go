@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Condition is satisfied by the condition types of all kinds of the API, each of which has a type T of its own for the names
-// of its conditions.
+// Condition is satisfied by the condition types of all kinds of the API, each of which has a type T of its own for the
+// names of its conditions.
 type Condition[T ~string] interface {
 	~struct {
 		Type               T                      `json:"type"`
@@ -85,7 +85,8 @@ func SetProbed[C Condition[T], T ~string](list *[]C, condition C) bool {
 
 // SetTrue makes a condition true. If it already was, its transition time does not change.
 func SetTrue[C Condition[T], T ~string](list *[]C, kind T, reason, message string, now metav1.Time) {
-	Set(list, C(fields[T]{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: now}))
+	Set(list, C(fields[T]{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+		LastTransitionTime: now}))
 }
 
 // Message returns the message of a condition, or an empty one.

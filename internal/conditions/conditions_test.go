@@ -17,7 +17,8 @@ import (
 var then, now = metav1.NewTime(time.Unix(1, 0)), metav1.NewTime(time.Unix(2, 0))
 
 func ready(status corev1.ConditionStatus, message string, at metav1.Time) v1.VirtualMachineCondition {
-	return v1.VirtualMachineCondition{Type: v1.VirtualMachineReady, Status: status, Message: message, LastTransitionTime: at}
+	return v1.VirtualMachineCondition{Type: v1.VirtualMachineReady, Status: status, Message: message,
+		LastTransitionTime: at}
 }
 
 func TestSet(t *testing.T) {
@@ -53,7 +54,8 @@ func TestSet(t *testing.T) {
 func TestSetProbed(t *testing.T) {
 	condition := func(message string, probed, transition metav1.Time) v1.KubeVirtCondition {
 		return v1.KubeVirtCondition{
-			Type: v1.KubeVirtConditionAvailable, Status: corev1.ConditionTrue, Message: message, LastProbeTime: probed, LastTransitionTime: transition,
+			Type: v1.KubeVirtConditionAvailable, Status: corev1.ConditionTrue, Message: message, LastProbeTime: probed,
+			LastTransitionTime: transition,
 		}
 	}
 	list := []v1.KubeVirtCondition{condition("a", then, then)}
@@ -76,7 +78,8 @@ func TestFindAndRemove(t *testing.T) {
 	if got := conditions.Find(list, v1.VirtualMachineInstanceSynchronized); got != nil {
 		t.Errorf("got %v, want none", got)
 	}
-	if !conditions.IsTrue(list, v1.VirtualMachineInstanceReady) || conditions.IsTrue(list, v1.VirtualMachineInstancePaused) ||
+	if !conditions.IsTrue(list, v1.VirtualMachineInstanceReady) ||
+		conditions.IsTrue(list, v1.VirtualMachineInstancePaused) ||
 		conditions.IsTrue(list, v1.VirtualMachineInstanceSynchronized) {
 		t.Error("only Ready is True")
 	}

@@ -68,7 +68,9 @@ var _ = Describe("Manager", Ordered, func() {
 		InstallVolumeSnapshots()
 		mgr, err := ctrl.NewManager(ControllerConfig, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
-			Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: map[string]cache.Config{"kubevirt": {}}}}},
+			Cache: cache.Options{
+				ByObject: map[client.Object]cache.ByObject{
+					&corev1.Secret{}: {Namespaces: map[string]cache.Config{"kubevirt": {}}}}},
 		})
 		Expect(err).NotTo(HaveOccurred())
 		store = clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{
@@ -92,7 +94,8 @@ var _ = Describe("Manager", Ordered, func() {
 			DataVolumes: imports, VolumeSnapshots: snapshots,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinesnapshot.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, VolumeSnapshots: snapshots, DataVolumes: imports,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, VolumeSnapshots: snapshots,
+			DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinesnapshotcontent.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, VolumeSnapshots: snapshots,
@@ -104,7 +107,8 @@ var _ = Describe("Manager", Ordered, func() {
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinerestore.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports, VolumeSnapshots: snapshots,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, DataVolumes: imports,
+			VolumeSnapshots: snapshots,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineclone.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
@@ -115,15 +119,16 @@ var _ = Describe("Manager", Ordered, func() {
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineexport.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded, DataVolumes: imports, VolumeSnapshots: snapshots,
-			Config: store, Namespace: "kubevirt",
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: recorded, DataVolumes: imports,
+			VolumeSnapshots: snapshots, Config: store, Namespace: "kubevirt",
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		// That of the reconciler of migrations, which is not here.
 		byVMI := func(o client.Object) []string { return []string{o.(*v1.VirtualMachineInstanceMigration).Spec.VMIName} }
-		Expect(mgr.GetFieldIndexer().IndexField(ctx, &v1.VirtualMachineInstanceMigration{}, "spec.vmiName", byVMI)).To(Succeed())
+		Expect(mgr.GetFieldIndexer().IndexField(ctx, &v1.VirtualMachineInstanceMigration{}, "spec.vmiName", byVMI)).
+			To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() { done <- mgr.Start(running) }()
@@ -216,13 +221,15 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(ExpectExists(tracker).Status.LatestCheckpoint).NotTo(BeNil())
 		ReportAsAgent(vmi, Running)
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusRunning))
-		Eventually(func() *backupv1alpha1.BackupCheckpoint { return ExpectExists(tracker).Status.LatestCheckpoint }, time.Minute).Should(BeNil())
+		Eventually(func() *backupv1alpha1.BackupCheckpoint { return ExpectExists(tracker).Status.LatestCheckpoint },
+			time.Minute).Should(BeNil())
 
 		Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		pod := PodOf(vmi)
 		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
 		SetLauncherStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
-		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).Should(Equal(v1.Succeeded))
+		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
+			Should(Equal(v1.Succeeded))
 		Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
 		for _, object := range []client.Object{vmi, vm} {
 			Eventually(func() bool {
@@ -240,7 +247,9 @@ var _ = Describe("Manager", Ordered, func() {
 				reasons = append(reasons, events.Items[i].Reason)
 			}
 			return reasons
-		}, time.Minute).Should(ContainElements("CheckpointRedefinitionFailed", "FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
+		}, time.Minute).Should(
+			ContainElements("CheckpointRedefinitionFailed", "FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver",
+				"Stopped", "Deleted"))
 	})
 
 	It("takes a snapshot of a VM and restores it, while VolumeSnapshots, claims and DataVolumes change", func() {
@@ -285,7 +294,8 @@ var _ = Describe("Manager", Ordered, func() {
 		finished(of)
 		By("without the target")
 		Expect(K8sClient.Delete(ctx, ExpectExists(builder.MakeVM("copy").Namespace(c.NS).Obj()))).To(Succeed())
-		Eventually(func() bool { return apierrors.IsNotFound(K8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) }, time.Minute).Should(BeTrue())
+		Eventually(func() bool { return apierrors.IsNotFound(K8sClient.Get(ctx, client.ObjectKeyFromObject(of), of)) },
+			time.Minute).Should(BeTrue())
 	})
 
 	It("keeps a replica set's number of VMIs when VMIs are deleted, lose their label or are adopted", func() {
@@ -326,7 +336,8 @@ var _ = Describe("Manager", Ordered, func() {
 			return K8sClient.Patch(ctx, freed, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"set":null}}}`)))
 		}).Should(Succeed())
 		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(HaveKey(freed.UID))))
-		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, time.Minute).Should(BeEmpty())
+		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, time.Minute).
+			Should(BeEmpty())
 
 		// A matching VMI that another client created is counted, so one of the four is deleted.
 		orphan := builder.MakeVMI("orphan").Namespace(ns).Label(builder.SetLabel, "web").Obj()
@@ -339,46 +350,47 @@ var _ = Describe("Manager", Ordered, func() {
 		Consistently(owned, 2*time.Second).Should(HaveLen(3))
 	})
 
-	It("keeps a pool's number of VMs when VMs are deleted or detached, and releases them when the pool is deleted", func() {
-		ns := NewNamespace()
-		vm := func(name string) *v1.VirtualMachine {
-			GinkgoHelper()
-			return ExpectExists(builder.MakeVM(name).Namespace(ns).Obj())
-		}
-		names := func() (names []string) {
-			list := &v1.VirtualMachineList{}
-			Expect(K8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
-			for i := range list.Items {
-				names = append(names, list.Items[i].Name)
+	It("keeps a pool's number of VMs when VMs are deleted or detached, and releases them when the pool is deleted",
+		func() {
+			ns := NewNamespace()
+			vm := func(name string) *v1.VirtualMachine {
+				GinkgoHelper()
+				return ExpectExists(builder.MakeVM(name).Namespace(ns).Obj())
 			}
-			return names
-		}
-		pool := builder.MakePool("web").Namespace(ns).Replicas(2).With(func(s *poolSpec) {
-			s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
-		}).Obj()
-		ExpectCreated(pool)
-		Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1"}))
-		Expect(K8sClient.Delete(ctx, vm("web-0"))).To(Succeed())
-		Eventually(func(g Gomega) {
-			vm := builder.MakeVM("web-0").Namespace(ns).Obj()
-			g.Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
-			g.Expect(vm.DeletionTimestamp).To(BeNil())
-		}, time.Minute).Should(Succeed())
+			names := func() (names []string) {
+				list := &v1.VirtualMachineList{}
+				Expect(K8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
+				for i := range list.Items {
+					names = append(names, list.Items[i].Name)
+				}
+				return names
+			}
+			pool := builder.MakePool("web").Namespace(ns).Replicas(2).With(func(s *poolSpec) {
+				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+			}).Obj()
+			ExpectCreated(pool)
+			Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1"}))
+			Expect(K8sClient.Delete(ctx, vm("web-0"))).To(Succeed())
+			Eventually(func(g Gomega) {
+				vm := builder.MakeVM("web-0").Namespace(ns).Obj()
+				g.Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+				g.Expect(vm.DeletionTimestamp).To(BeNil())
+			}, time.Minute).Should(Succeed())
 
-		Eventually(func() error {
-			detached := vm("web-1")
-			detached.OwnerReferences = nil
-			return K8sClient.Update(ctx, detached)
-		}, time.Minute).Should(Succeed())
-		Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1", "web-2"}))
-		Eventually(func() []string { return vm("web-1").Finalizers }, time.Minute).ShouldNot(ContainElement(poolFinalizer))
+			Eventually(func() error {
+				detached := vm("web-1")
+				detached.OwnerReferences = nil
+				return K8sClient.Update(ctx, detached)
+			}, time.Minute).Should(Succeed())
+			Eventually(names, time.Minute).Should(Equal([]string{"web-0", "web-1", "web-2"}))
+			Eventually(func() []string { return vm("web-1").Finalizers }, time.Minute).ShouldNot(ContainElement(poolFinalizer))
 
-		Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
-		for _, name := range []string{"web-0", "web-2"} { // in place of the garbage collector
-			Expect(K8sClient.Delete(ctx, vm(name))).To(Succeed())
-		}
-		Eventually(names, time.Minute).Should(Equal([]string{"web-1"}))
-	})
+			Expect(K8sClient.Delete(ctx, pool)).To(Succeed())
+			for _, name := range []string{"web-0", "web-2"} { // in place of the garbage collector
+				Expect(K8sClient.Delete(ctx, vm(name))).To(Succeed())
+			}
+			Eventually(names, time.Minute).Should(Equal([]string{"web-1"}))
+		})
 
 	It("starts a VM when its DataVolume has succeeded", func() {
 		ns := NewNamespace()
@@ -404,8 +416,10 @@ var _ = Describe("Manager", Ordered, func() {
 
 	It("removes from a VMI what backups have there that do not exist", func() {
 		vmi := builder.MakeVMI("vmi").Namespace(NewNamespace()).PVC("root", "missing").Obj()
-		of := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: "of-another"}}
-		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "another"}
+		of := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace,
+			Name: "of-another"}}
+		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+			Name: "another"}
 		of.Spec.PvcName = ptr.To("backups")
 		ExpectCreated(vmi, of)
 		names := func() (names []string) {
@@ -444,7 +458,8 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() []v1.VolumeSnapshotStatus { return ExpectExists(vm).Status.VolumeSnapshotStatuses }, time.Minute).
 			Should(ConsistOf(v1.VolumeSnapshotStatus{Name: "root", Enabled: true}))
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(ContentOf(of)), ContentOf(of)) }, time.Minute).
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(ContentOf(of)), ContentOf(of)) },
+			time.Minute).
 			ShouldNot(Succeed())
 	})
 
@@ -466,7 +481,8 @@ var _ = Describe("Manager", Ordered, func() {
 		})
 		failed("FailedFindPreference")
 		ExpectCreated(NewPreference(ns, "linux"))
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), InstanceKey(vm)) }, time.Minute).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), InstanceKey(vm)) }, time.Minute).
+			Should(Succeed())
 		Expect(InstanceOf(vm).Annotations).To(HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "small-of-"+ns))
 	})
 
@@ -475,7 +491,8 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectCreated(NewInstancetype(ns, "small", 2))
 		vm := builder.MakeVM("vm").Namespace(ns).Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")).Obj()
 		ExpectCreated(vm)
-		Eventually(func() *v1.InstancetypeStatusRef { return ExpectExists(vm).Status.InstancetypeRef }, time.Minute).ShouldNot(BeNil())
+		Eventually(func() *v1.InstancetypeStatusRef { return ExpectExists(vm).Status.InstancetypeRef }, time.Minute).
+			ShouldNot(BeNil())
 
 		expanding := kubeVirt.DeepCopy()
 		expanding.Spec.Configuration.Instancetype = &v1.InstancetypeConfiguration{ReferencePolicy: ptr.To(v1.ExpandAll)}
@@ -511,7 +528,8 @@ var _ = Describe("Manager", Ordered, func() {
 		ofRestore := func() pair {
 			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Strategy(v1.RunStrategyHalted).Obj()
 			of := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "back"}}
-			of.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
+			of.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+				Name: vm.Name}
 			of.Spec.VirtualMachineSnapshotName = "missing"
 			ExpectCreated(vm, of)
 			return pair{of, vm, snapshot.VirtualMachineRestoreFinalizer}
@@ -530,7 +548,8 @@ var _ = Describe("Manager", Ordered, func() {
 		ofBackup := func() pair {
 			vm := builder.MakeVM("vm").Namespace(NewNamespace()).Strategy(v1.RunStrategyHalted).Obj()
 			of := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "backup"}}
-			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+				Name: vm.Name}
 			of.Spec.PvcName = ptr.To("backups")
 			ExpectCreated(vm, of)
 			return pair{of, vm, backup.VirtualMachineBackupFinalizer}
@@ -591,7 +610,8 @@ var _ = Describe("Manager", Ordered, func() {
 		rollout(v1.VMRolloutStrategyStage)
 		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), InstanceKey(vm)) }, time.Minute).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(vm), InstanceKey(vm)) }, time.Minute).
+			Should(Succeed())
 		Eventually(func() error {
 			ExpectExists(vm).Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"}
 			return K8sClient.Update(ctx, vm)
@@ -606,7 +626,8 @@ var _ = Describe("Manager", Ordered, func() {
 
 	It("follows the labels of namespaces that select VMs for the tracking of changed blocks", func() {
 		selecting := kubeVirt.DeepCopy()
-		selecting.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{clusterconfig.GateIncrementalBackup}}
+		selecting.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{
+			FeatureGates: []string{clusterconfig.GateIncrementalBackup}}
 		selecting.Spec.Configuration.ChangedBlockTrackingLabelSelectors = &v1.ChangedBlockTrackingSelectors{
 			NamespaceLabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"backup": "yes"}},
 		}
@@ -617,17 +638,20 @@ var _ = Describe("Manager", Ordered, func() {
 			Should(Equal(v1.VirtualMachineStatusStopped))
 		Expect(vm.Status.ChangedBlockTracking).To(BeNil())
 		LabelNamespace(vm.Namespace)
-		Eventually(func() *v1.ChangedBlockTrackingStatus { return ExpectExists(vm).Status.ChangedBlockTracking }, time.Minute).
+		Eventually(func() *v1.ChangedBlockTrackingStatus { return ExpectExists(vm).Status.ChangedBlockTracking },
+			time.Minute).
 			Should(HaveValue(HaveField("State", v1.ChangedBlockTrackingInitializing)))
 	})
 
 	It("reconciles the VMIs of a Node whose agent stops renewing its Lease and resumes", func() {
 		ns := NewNamespace()
-		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: map[string]string{v1.NodeSchedulable: "true"}}}
+		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-",
+			Labels: map[string]string{v1.NodeSchedulable: "true"}}}
 		ExpectCreated(host)
 		vmi := builder.MakeVMI("vm").Namespace(ns).Obj()
 		ExpectCreated(vmi)
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }, time.Minute).
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) },
+			time.Minute).
 			Should(Succeed())
 		SetLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
@@ -656,9 +680,11 @@ var _ = Describe("Manager", Ordered, func() {
 			vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 		}).Obj()
 		ExpectCreated(vmi)
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(PodOf(vmi)), PodOf(vmi)) }).
+			Should(Succeed())
 		SetLauncherStatus(vmi, host.Name, builder.MakePodStatus().Running())
-		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).Should(Equal(v1.Scheduled))
+		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).
+			Should(Equal(v1.Scheduled))
 		ReportAsAgent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			Running(status)
 			vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
@@ -700,7 +726,8 @@ var _ = Describe("Manager", Ordered, func() {
 				SetLauncherStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 			}
 			return ExpectExists(vmi).Status.Phase
-		}, time.Minute).Should(Equal(v1.Scheduling), "the VMI reports that the Pod starts slowly: only the event can trigger the next reconciliation")
+		}, time.Minute).Should(Equal(v1.Scheduling),
+			"the VMI reports that the Pod starts slowly: only the event can trigger the next reconciliation")
 		CreatePodEvent(vmi, time.Now(), "FailedMount", `secret "nowhere" not found`)
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
 			Should(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))

@@ -179,7 +179,8 @@ var _ = Describe("Manager of migrations", Ordered, func() {
 		vmi := b.Namespace(ns).Obj()
 		ExpectCreated(vmi)
 		launcher := PodOf(vmi)
-		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(launcher), launcher) }).Should(Succeed())
+		Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(launcher), launcher) }).
+			Should(Succeed())
 		SetLauncherStatus(vmi, node.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).
 			Should(Equal(v1.Scheduled))

@@ -31,7 +31,8 @@ func TestACPITables(t *testing.T) {
 func TestACPITablesRefused(t *testing.T) {
 	const path = "spec.domain.firmware.acpi"
 	refers := func(acpi v1.ACPI) *guest {
-		return hasACPITables().containerDisk("image", v1.DiskBusVirtio).domainSpec(func(d *v1.DomainSpec) { d.Firmware.ACPI = &acpi })
+		return hasACPITables().containerDisk("image",
+			v1.DiskBusVirtio).domainSpec(func(d *v1.DomainSpec) { d.Firmware.ACPI = &acpi })
 	}
 	refers(v1.ACPI{}).expectRefused(t, path, "leave acpi out")
 	refers(v1.ACPI{SlicNameRef: "image"}).expectRefused(t, path+".slicNameRef", "secret")

@@ -13,9 +13,9 @@ import (
 // virDomainDeviceInfoParseXML.
 var aliasText = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// userAlias returns an alias with the device's name in the spec, by which people and tools find the device in the domain. It
-// returns nil for a name that libvirt does not accept: KubeVirt's API does not restrict names, and no guest depends on the
-// alias.
+// userAlias returns an alias with the device's name in the spec, by which people and tools find the device in the
+// domain. It returns nil for a name that libvirt does not accept: KubeVirt's API does not restrict names, and no guest
+// depends on the alias.
 func userAlias(kind, name string) *libvirtxml.DomainAlias {
 	if !aliasText.MatchString(name) {
 		return nil

@@ -19,10 +19,10 @@ func bootOrder(order *uint) *libvirtxml.DomainDeviceBoot {
 	return &libvirtxml.DomainDeviceBoot{Order: *order}
 }
 
-// configureBootOrder sets a boot order if no device of the spec has one: hard disks, then CD-ROMs, then generated media such as
-// cloud-init. With hard disks first, a guest that was installed from a CD-ROM boots from its disk. KubeVirt's guests try the
-// first hard disk only; with CD-ROMs second, an empty disk can be installed. Generated media are last because SeaBIOS tries
-// only the first hard disk, and a cloud-init disk is not bootable. See docs/adr/0049.
+// configureBootOrder sets a boot order if no device of the spec has one: hard disks, then CD-ROMs, then generated media
+// such as cloud-init. With hard disks first, a guest that was installed from a CD-ROM boots from its disk. KubeVirt's
+// guests try the first hard disk only; with CD-ROMs second, an empty disk can be installed. Generated media are last
+// because SeaBIOS tries only the first hard disk, and a cloud-init disk is not bootable. See docs/adr/0049.
 func configureBootOrder(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if domain.OS != nil && domain.OS.Kernel != "" || setsBootOrder(&vmi.Spec.Domain.Devices) {
 		return nil

@@ -39,11 +39,13 @@ func TestBootOrder(t *testing.T) {
 		want  []uint
 	}{
 		"disks as they come": {makeDevices(), []uint{1, 2, 0}},
-		"a CD-ROM that comes first is tried after the disks": {makeGuest().emptyDisk(cdromOn("a", v1.DiskBusSATA)).emptyDisk(diskOn("b", v1.DiskBusVirtio)).
+		"a CD-ROM that comes first is tried after the disks": {makeGuest().emptyDisk(cdromOn("a", v1.DiskBusSATA)).emptyDisk(
+			diskOn("b", v1.DiskBusVirtio)).
 			emptyDisk(diskOn("c", v1.DiskBusSATA)), []uint{3, 1, 2}},
 		"nothing but a CD-ROM":                                 {makeGuest().emptyDisk(cdromOn("a", v1.DiskBusSATA)).masquerade(), []uint{1, 0}},
 		"a CD-ROM of cloud-init comes after one with a system": {makeGuest().cloudInit(cdromOn("a", v1.DiskBusSATA)).emptyDisk(cdromOn("b", v1.DiskBusSATA)), []uint{2, 1}},
-		"cloud-init comes last": {makeGuest().cloudInit(diskOn("a", v1.DiskBusVirtio)).emptyDisk(diskOn("b", v1.DiskBusVirtio)).
+		"cloud-init comes last": {makeGuest().cloudInit(diskOn("a", v1.DiskBusVirtio)).emptyDisk(
+			diskOn("b", v1.DiskBusVirtio)).
 			emptyDisk(cdromOn("c", v1.DiskBusSATA)), []uint{3, 1, 2}},
 		"a disk has an order":    {makeDevices().devices(func(d *v1.Devices) { d.Disks[1].BootOrder = ptr.To[uint](1) }), []uint{0, 1, 0}},
 		"a network has an order": {makeDevices().devices(func(d *v1.Devices) { d.Interfaces[0].BootOrder = ptr.To[uint](3) }), []uint{0, 0, 3}},

@@ -12,15 +12,15 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// ErrNotPrepared means that Facts lacks something that the VMI needs. The agent prepares it and tries again. Every other error
-// of Build is a *field.Error, which only a change of the VMI resolves.
+// ErrNotPrepared means that Facts lacks something that the VMI needs. The agent prepares it and tries again. Every
+// other error of Build is a *field.Error, which only a change of the VMI resolves.
 var ErrNotPrepared = errors.New("not prepared on the node")
 
 // configurator adds one device or setting to a domain. It does not change the VMI or the facts.
 type configurator func(*v1.VirtualMachineInstance, Facts, *libvirtxml.Domain) error
 
-// configurators run in this order. Those for dedicated CPUs read the results of earlier ones. The last ones read all devices,
-// for example to count the controllers that these need.
+// configurators run in this order. Those for dedicated CPUs read the results of earlier ones. The last ones read all
+// devices, for example to count the controllers that these need.
 var configurators = []configurator{
 	refuseUnsupported,
 	configureIdentity,

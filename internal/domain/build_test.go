@@ -27,7 +27,8 @@ var goldenGuests = map[string]func() *guest{
 	"kvm":      func() *guest { return makeGuest().kvm().masquerade().containerDisk("root", v1.DiskBusVirtio) },
 	"headless": headless,
 	"containerdisk-cloudinit-masquerade": func() *guest {
-		return makeGuest().containerDisk("root", v1.DiskBusVirtio).cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).masquerade().
+		return makeGuest().containerDisk("root",
+			v1.DiskBusVirtio).cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).masquerade().
 			devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} })
 	},
 	"efi":            func() *guest { return bootsEFI(false) },
@@ -57,7 +58,8 @@ var goldenGuests = map[string]func() *guest{
 	"acpi":            hasACPITables,
 	"block-claim":     func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
 	"claim-kept": func() *guest {
-		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), func(f *domain.DiskFact) { f.KeepsSpace, f.Filled = true, true })
+		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio),
+			func(f *domain.DiskFact) { f.KeepsSpace, f.Filled = true, true })
 	},
 	"tracked-claims": func() *guest {
 		overlay := launcherpod.TrackedDisksDir + "/"
@@ -65,9 +67,10 @@ var goldenGuests = map[string]func() *guest{
 			f.DataPath, f.Path, f.Format, f.Filled = f.Path, overlay+"data-1048576.qcow2", "qcow2", true
 		}
 		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), tracked).disk(
-			diskOn("device", v1.DiskBusSCSI), v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, domain.DiskFact{
-				Path: overlay + "device-1048576.qcow2", Format: "qcow2", DataPath: launcherpod.BlockDevice("device"), DataBlock: true, DirectIO: true,
-				CapacityBytes: 1 << 20,
+			diskOn("device", v1.DiskBusSCSI), v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}},
+			domain.DiskFact{
+				Path: overlay + "device-1048576.qcow2", Format: "qcow2", DataPath: launcherpod.BlockDevice("device"),
+				DataBlock: true, DirectIO: true, CapacityBytes: 1 << 20,
 			})
 	},
 	"nics":         allNICs,
@@ -91,7 +94,8 @@ var goldenGuests = map[string]func() *guest{
 		})
 	},
 	"cpu-dedicated": func() *guest {
-		return dedicated(1, 1, 0, 1).cpu(func(c *v1.CPU) { c.IsolateEmulatorThread = true }).emptyDisk(diskOn("a", v1.DiskBusVirtio)).
+		return dedicated(1, 1, 0,
+			1).cpu(func(c *v1.CPU) { c.IsolateEmulatorThread = true }).emptyDisk(diskOn("a", v1.DiskBusVirtio)).
 			domainSpec(func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicyAuto) })
 	},
 	"cpu-dedicated-kvm": func() *guest { return dedicated(1, 2, 0, 1).kvm() },
@@ -191,7 +195,8 @@ func netBoot() *guest {
 
 func sizedBlocks() *guest {
 	disk := diskOn("sized", v1.DiskBusVirtio)
-	disk.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 4096, Physical: 4096, DiscardGranularity: ptr.To[uint](8192)}}
+	disk.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 4096, Physical: 4096,
+		DiscardGranularity: ptr.To[uint](8192)}}
 	shared := diskOn("shared", v1.DiskBusSCSI)
 	shared.Shareable, shared.Serial, shared.IO = ptr.To(true), "serial-1", v1.IONative
 	return makeGuest().emptyDisk(disk).emptyDisk(shared).annotate(v1.DisablePCIHole64, "true")
@@ -237,8 +242,10 @@ func windows() *guest {
 			SMM:  on,
 			KVM:  &v1.FeatureKVM{Hidden: true},
 			Hyperv: &v1.FeatureHyperv{
-				Relaxed: on, VAPIC: on, Spinlocks: &v1.FeatureSpinlocks{Retries: ptr.To[uint32](8191)}, VPIndex: on, Runtime: on, SyNIC: on,
-				SyNICTimer: &v1.SyNICTimer{Direct: on}, Reset: on, Frequencies: on, Reenlightenment: on, TLBFlush: &v1.TLBFlush{}, IPI: on,
+				Relaxed: on, VAPIC: on, Spinlocks: &v1.FeatureSpinlocks{Retries: ptr.To[uint32](8191)}, VPIndex: on, Runtime: on,
+				SyNIC:      on,
+				SyNICTimer: &v1.SyNICTimer{Direct: on}, Reset: on, Frequencies: on, Reenlightenment: on, TLBFlush: &v1.TLBFlush{},
+				IPI: on,
 			},
 		}
 		d.Clock = &v1.Clock{ClockOffset: v1.ClockOffset{UTC: &v1.ClockOffsetUTC{}}, Timer: &v1.Timer{
@@ -329,7 +336,8 @@ func TestBuildReportsAllErrors(t *testing.T) {
 	if err == nil {
 		t.Fatal("Build accepted the guest")
 	}
-	for _, path := range []string{"spec.domain.memory.guest", "spec.domain.launchSecurity", "spec.domain.devices.sound.model"} {
+	for _, path := range []string{"spec.domain.memory.guest", "spec.domain.launchSecurity",
+		"spec.domain.devices.sound.model"} {
 		if !strings.Contains(err.Error(), path) {
 			t.Errorf("error does not name %s: %v", path, err)
 		}

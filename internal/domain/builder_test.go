@@ -93,7 +93,8 @@ func (g *guest) disk(disk v1.Disk, volume v1.VolumeSource, fact domain.DiskFact)
 
 // containerDisk adds a disk with an overlay on an image of a containerDisk.
 func (g *guest) containerDisk(name string, bus v1.DiskBus) *guest {
-	return g.disk(diskOn(name, bus), v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "guest:1"}}, overlayFact(name))
+	return g.disk(diskOn(name, bus), v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "guest:1"}},
+		overlayFact(name))
 }
 
 // emptyDisk adds a raw file as a disk, and lets change adapt it.
@@ -107,7 +108,8 @@ func (g *guest) emptyDisk(disk v1.Disk, change ...func(*domain.DiskFact)) *guest
 
 // cloudInit adds a cloud-init medium.
 func (g *guest) cloudInit(disk v1.Disk) *guest {
-	return g.disk(disk, v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: "#cloud-config"}}, rawFact(disk.Name))
+	return g.disk(disk, v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: "#cloud-config"}},
+		rawFact(disk.Name))
 }
 
 // fileClaim adds a disk on a claim with volumeMode Filesystem, and lets change adapt it.

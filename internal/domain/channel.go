@@ -12,8 +12,8 @@ import (
 // guestAgentChannel is the name of the virtio-serial port that qemu-guest-agent opens in the guest.
 const guestAgentChannel = "org.qemu.guest_agent.0"
 
-// configureGuestAgentChannel adds the channel of the guest agent to every guest, because an agent can be installed at any time.
-// libvirt chooses the path of its socket.
+// configureGuestAgentChannel adds the channel of the guest agent to every guest, because an agent can be installed at
+// any time. libvirt chooses the path of its socket.
 func configureGuestAgentChannel(_ *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.Devices.Channels = []libvirtxml.DomainChannel{{
 		Source: &libvirtxml.DomainChardevSource{UNIX: &libvirtxml.DomainChardevSourceUNIX{}},

@@ -12,7 +12,8 @@ import (
 func TestGuestAgentChannelIsAlwaysThere(t *testing.T) {
 	want := []libvirtxml.DomainChannel{{
 		Source: &libvirtxml.DomainChardevSource{UNIX: &libvirtxml.DomainChardevSourceUNIX{}},
-		Target: &libvirtxml.DomainChannelTarget{VirtIO: &libvirtxml.DomainChannelTargetVirtIO{Name: "org.qemu.guest_agent.0"}},
+		Target: &libvirtxml.DomainChannelTarget{
+			VirtIO: &libvirtxml.DomainChannelTargetVirtIO{Name: "org.qemu.guest_agent.0"}},
 	}}
 	expectEqual(t, makeGuest().build(t).Devices.Channels, want)
 	expectEqual(t, headless().build(t).Devices.Channels, want)

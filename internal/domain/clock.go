@@ -16,9 +16,9 @@ const clockReset = "reset"
 
 // configureClock sets the guest's clock, by default UTC, and its timers.
 //
-// It adds no timer tsc. KubeVirt adds one with a frequency that several nodes support (status.topologyHints), so that a guest
-// that depends on the frequency can be migrated. Vireo does not look for such a frequency: the guest has its node's, and the
-// condition LiveMigratable reports why it cannot be migrated.
+// It adds no timer tsc. KubeVirt adds one with a frequency that several nodes support (status.topologyHints), so that a
+// guest that depends on the frequency can be migrated. Vireo does not look for such a frequency: the guest has its
+// node's, and the condition LiveMigratable reports why it cannot be migrated.
 func configureClock(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.Clock = &libvirtxml.DomainClock{Offset: "utc"}
 	clock := vmi.Spec.Domain.Clock

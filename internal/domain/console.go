@@ -10,8 +10,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// configureSerialConsole adds the first serial port. Its backend is a pseudo-terminal, which libvirt opens for a console
-// stream. If the console is logged, QEMU also writes the guest's output to a FIFO of the launcher.
+// configureSerialConsole adds the first serial port. Its backend is a pseudo-terminal, which libvirt opens for a
+// console stream. If the console is logged, QEMU also writes the guest's output to a FIFO of the launcher.
 func configureSerialConsole(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	devices := vmi.Spec.Domain.Devices
 	if !enabled(devices.AutoattachSerialConsole) {

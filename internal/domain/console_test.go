@@ -15,7 +15,8 @@ import (
 func TestSerialConsole(t *testing.T) {
 	pty := &libvirtxml.DomainChardevSource{Pty: &libvirtxml.DomainChardevSourcePty{}}
 	serial := func(log *libvirtxml.DomainChardevLog) []libvirtxml.DomainSerial {
-		return []libvirtxml.DomainSerial{{Source: pty, Target: &libvirtxml.DomainSerialTarget{Port: ptr.To[uint](0)}, Log: log}}
+		return []libvirtxml.DomainSerial{{Source: pty, Target: &libvirtxml.DomainSerialTarget{Port: ptr.To[uint](0)},
+			Log: log}}
 	}
 	console := []libvirtxml.DomainConsole{{
 		Source: pty, Target: &libvirtxml.DomainConsoleTarget{Type: "serial", Port: ptr.To[uint](0)},

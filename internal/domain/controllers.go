@@ -48,7 +48,8 @@ func usesUSB(devices *libvirtxml.DomainDeviceList) bool {
 
 // haveDisk reports whether a disk is on a controller of a type.
 func haveDisk(devices *libvirtxml.DomainDeviceList, controller string) bool {
-	return slices.ContainsFunc(devices.Disks, func(d libvirtxml.DomainDisk) bool { return busOf(&d).Controller == controller })
+	return slices.ContainsFunc(devices.Disks,
+		func(d libvirtxml.DomainDisk) bool { return busOf(&d).Controller == controller })
 }
 
 // busOf returns the row of a disk's bus.

@@ -17,8 +17,8 @@ import (
 // featurePolicies are libvirt's policies of a CPU feature. The default is require.
 var featurePolicies = []string{"force", "require", "optional", "disable", "forbid"}
 
-// deprecatedFeature is in libvirt's definitions of some Intel models, but newer CPUs and kernels lack it, so that a guest with
-// such a model would not start there. As in KubeVirt, it is disabled for all named models
+// deprecatedFeature is in libvirt's definitions of some Intel models, but newer CPUs and kernels lack it, so that a
+// guest with such a model would not start there. As in KubeVirt, it is disabled for all named models
 // (https://gitlab.com/libvirt/libvirt/-/issues/608).
 const deprecatedFeature = "mpx"
 
@@ -31,12 +31,14 @@ func (t topology) maxVCPUs() uint { return t.maxSockets * t.cores * t.threads }
 // maxVCPUs is QEMU's limit for the vCPUs of a guest. Source: qemu docs/system/i386, the Q35 machine.
 const maxVCPUs = 4096
 
-// check refuses a topology with too many vCPUs, before the agent builds a list of them that does not fit into its memory.
+// check refuses a topology with too many vCPUs, before the agent builds a list of them that does not fit into its
+// memory.
 func (t topology) check() error {
 	count := uint(1)
 	for _, factor := range []uint{t.maxSockets, t.cores, t.threads} {
 		if factor > maxVCPUs || count*factor > maxVCPUs {
-			return field.Invalid(cpuPath, fmt.Sprintf("%d sockets with %d cores with %d threads", t.maxSockets, t.cores, t.threads),
+			return field.Invalid(cpuPath,
+				fmt.Sprintf("%d sockets with %d cores with %d threads", t.maxSockets, t.cores, t.threads),
 				fmt.Sprintf("a guest can have %d vCPUs at most, those of maxSockets included", maxVCPUs))
 		}
 		count *= factor
@@ -50,7 +52,8 @@ func topologyOf(spec *v1.DomainSpec) topology {
 	if spec.CPU != nil {
 		cpu = *spec.CPU
 	}
-	t := topology{sockets: uint(cpu.Sockets), maxSockets: uint(cpu.MaxSockets), cores: uint(cpu.Cores), threads: uint(cpu.Threads)}
+	t := topology{sockets: uint(cpu.Sockets), maxSockets: uint(cpu.MaxSockets), cores: uint(cpu.Cores),
+		threads: uint(cpu.Threads)}
 	if t.sockets == 0 && t.cores == 0 && t.threads == 0 {
 		t.sockets = cpusFromResources(spec.Resources)
 	}
@@ -131,7 +134,8 @@ func cpuModel(spec *v1.DomainSpec, facts Facts) (*libvirtxml.DomainCPU, error) {
 		}
 		cpu.Features = append(cpu.Features, libvirtxml.DomainCPUFeature{Name: feature.Name, Policy: policy})
 	}
-	if cpu.Model != nil && !slices.ContainsFunc(features, func(f v1.CPUFeature) bool { return f.Name == deprecatedFeature }) {
+	if cpu.Model != nil && !slices.ContainsFunc(features,
+		func(f v1.CPUFeature) bool { return f.Name == deprecatedFeature }) {
 		cpu.Features = append(cpu.Features, libvirtxml.DomainCPUFeature{Name: deprecatedFeature, Policy: "disable"})
 	}
 	return cpu, nil

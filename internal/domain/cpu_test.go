@@ -44,7 +44,8 @@ func TestCPUTopology(t *testing.T) {
 }
 
 func TestCPUHotplugTopology(t *testing.T) {
-	got := makeGuest().domainSpec(func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Sockets: 1, MaxSockets: 2, Cores: 2, Threads: 1} }).build(t)
+	got := makeGuest().domainSpec(
+		func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Sockets: 1, MaxSockets: 2, Cores: 2, Threads: 1} }).build(t)
 	expectEqual(t, got.VCPU, &libvirtxml.DomainVCPU{Placement: "static", Current: 2, Value: 4})
 	expectEqual(t, got.CPU.Topology, &libvirtxml.DomainCPUTopology{Sockets: 2, Cores: 2, Threads: 1})
 	expectEqual(t, got.VCPUs, &libvirtxml.DomainVCPUs{VCPU: []libvirtxml.DomainVCPUsVCPU{
@@ -78,8 +79,8 @@ func TestTooManyVCPUs(t *testing.T) {
 func TestCPUModel(t *testing.T) {
 	topology := &libvirtxml.DomainCPUTopology{Sockets: 1, Cores: 1, Threads: 1}
 	named := libvirtxml.DomainCPU{
-		Mode: "custom", Match: "exact", Model: &libvirtxml.DomainCPUModel{Value: "Nehalem", Fallback: "forbid"}, Topology: topology,
-		Features: []libvirtxml.DomainCPUFeature{{Name: "mpx", Policy: "disable"}},
+		Mode: "custom", Match: "exact", Model: &libvirtxml.DomainCPUModel{Value: "Nehalem", Fallback: "forbid"},
+		Topology: topology, Features: []libvirtxml.DomainCPUFeature{{Name: "mpx", Policy: "disable"}},
 	}
 	for name, tc := range map[string]struct {
 		model string
@@ -105,10 +106,13 @@ func TestCPUModel(t *testing.T) {
 
 func TestDeprecatedCPUFeature(t *testing.T) {
 	named := func(features ...v1.CPUFeature) []libvirtxml.DomainCPUFeature {
-		return makeGuest().domainSpec(func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Model: "Skylake-Client", Features: features} }).build(t).CPU.Features
+		return makeGuest().domainSpec(
+			func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Model: "Skylake-Client", Features: features} }).build(t).CPU.Features
 	}
-	expectEqual(t, named(v1.CPUFeature{Name: "vmx"}), []libvirtxml.DomainCPUFeature{{Name: "vmx", Policy: "require"}, {Name: "mpx", Policy: "disable"}})
-	expectEqual(t, named(v1.CPUFeature{Name: "mpx", Policy: "optional"}), []libvirtxml.DomainCPUFeature{{Name: "mpx", Policy: "optional"}})
+	expectEqual(t, named(v1.CPUFeature{Name: "vmx"}),
+		[]libvirtxml.DomainCPUFeature{{Name: "vmx", Policy: "require"}, {Name: "mpx", Policy: "disable"}})
+	expectEqual(t, named(v1.CPUFeature{Name: "mpx", Policy: "optional"}),
+		[]libvirtxml.DomainCPUFeature{{Name: "mpx", Policy: "optional"}})
 }
 
 func TestCPUFeatures(t *testing.T) {

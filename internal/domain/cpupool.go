@@ -5,8 +5,8 @@ package domain
 
 import "slices"
 
-// cpuPool allocates the dedicated CPUs of a Pod. Where possible, a core of the guest is a core of the node, so that the guest
-// knows which of its threads share caches.
+// cpuPool allocates the dedicated CPUs of a Pod. Where possible, a core of the guest is a core of the node, so that the
+// guest knows which of its threads share caches.
 type cpuPool struct {
 	cells []poolCell
 	// threads is the number of threads in a core of the guest.
@@ -68,9 +68,9 @@ func coresOf(cell *NUMACellFact, usable []uint) [][]uint {
 	return cores
 }
 
-// take allocates CPUs for a number of cores of the guest and returns them in the order of its vCPUs: first whole cores, then
-// CPUs of different cores in one cell, and then, unless strict, CPUs of different cells. missing is the number of cores without
-// CPUs.
+// take allocates CPUs for a number of cores of the guest and returns them in the order of its vCPUs: first whole cores,
+// then CPUs of different cores in one cell, and then, unless strict, CPUs of different cells. missing is the number of
+// cores without CPUs.
 func (p *cpuPool) take(cores int, strict bool) (cpus []uint, missing int) {
 	for _, next := range []func(*poolCell) []uint{p.wholeCore, p.sameCell} {
 		for i := range p.cells {

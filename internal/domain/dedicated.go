@@ -14,8 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureDedicatedCPUs pins each vCPU to one of the CPUs that the kubelet assigned to the Pod. It reads the results of the
-// configurators for CPU, memory and I/O threads.
+// configureDedicatedCPUs pins each vCPU to one of the CPUs that the kubelet assigned to the Pod. It reads the results
+// of the configurators for CPU, memory and I/O threads.
 func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	if !vmi.IsCPUDedicated() {
 		return nil
@@ -29,8 +29,10 @@ func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain 
 	pins, missing := pool.take(int(t.sockets*t.cores), strict)
 	switch {
 	case missing > 0 && strict && uint(len(facts.CPUs)) >= t.vcpus():
-		return field.Invalid(cpuPath.Child("numa", "guestMappingPassthrough"), "{}", fmt.Sprintf("the Pod's CPUs %s are in NUMA cells "+
-			"so that the threads of %d of the guest's cores would be in different ones: have fewer threads in a core", idList(facts.CPUs...), missing))
+		return field.Invalid(cpuPath.Child("numa", "guestMappingPassthrough"), "{}",
+			fmt.Sprintf("the Pod's CPUs %s are in NUMA cells "+
+				"so that the threads of %d of the guest's cores would be in different ones: have fewer threads in a core",
+				idList(facts.CPUs...), missing))
 	case missing > 0:
 		return field.Invalid(path, true, fmt.Sprintf("the Pod has the CPUs %s for itself and the guest needs %d",
 			idList(facts.CPUs...), t.vcpus()))
@@ -53,8 +55,8 @@ func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain 
 	return nil
 }
 
-// pinEmulator pins QEMU's main thread to a CPU of its own if the spec isolates it. It pins the I/O threads to the CPUs of the
-// supplemental pool, or else to the CPU of the main thread, or else to the CPUs of the vCPUs.
+// pinEmulator pins QEMU's main thread to a CPU of its own if the spec isolates it. It pins the I/O threads to the CPUs
+// of the supplemental pool, or else to the CPU of the main thread, or else to the CPUs of the vCPUs.
 func pinEmulator(vmi *v1.VirtualMachineInstance, pool *cpuPool, pins []uint, domain *libvirtxml.Domain) error {
 	tune := domain.CPUTune
 	if vmi.Spec.Domain.CPU.IsolateEmulatorThread {
@@ -92,8 +94,8 @@ func hasSupplementalPool(spec *v1.DomainSpec) bool {
 	return spec.IOThreadsPolicy != nil && *spec.IOThreadsPolicy == v1.IOThreadsPolicySupplementalPool
 }
 
-// spread distributes CPUs over threads: ranges of similar length, or one CPU for each thread, round robin, if there are more
-// threads.
+// spread distributes CPUs over threads: ranges of similar length, or one CPU for each thread, round robin, if there are
+// more threads.
 func spread(cpus []uint, threads int) [][]uint {
 	sets := make([][]uint, threads)
 	for i := range sets {

@@ -74,7 +74,8 @@ func TestDedicatedCPUs(t *testing.T) {
 		d.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
 	}
 	disks := func(g *guest) *guest {
-		return g.emptyDisk(diskOn("a", v1.DiskBusVirtio)).emptyDisk(diskOn("b", v1.DiskBusVirtio)).emptyDisk(diskOn("c", v1.DiskBusVirtio))
+		return g.emptyDisk(diskOn("a", v1.DiskBusVirtio)).emptyDisk(diskOn("b", v1.DiskBusVirtio)).emptyDisk(
+			diskOn("c", v1.DiskBusVirtio))
 	}
 	for name, tc := range map[string]struct {
 		guest *guest
@@ -105,7 +106,8 @@ func TestHintDedicated(t *testing.T) {
 	if kvm := dedicated(1, 1, 0).build(t).Features.KVM; kvm != nil {
 		t.Errorf("an emulated guest gets hints of KVM: %+v", kvm)
 	}
-	hidden := dedicated(1, 1, 0).kvm().domainSpec(func(d *v1.DomainSpec) { d.Features = &v1.Features{KVM: &v1.FeatureKVM{Hidden: true}} })
+	hidden := dedicated(1, 1,
+		0).kvm().domainSpec(func(d *v1.DomainSpec) { d.Features = &v1.Features{KVM: &v1.FeatureKVM{Hidden: true}} })
 	got := hidden.build(t).Features.KVM
 	if got == nil || got.HintDedicated == nil || got.HintDedicated.State != "on" || got.Hidden == nil {
 		t.Errorf("KVM features are %+v", got)

@@ -165,15 +165,16 @@ func (b *diskBuilder) emptyDrive(disk *libvirtxml.DomainDisk) (*libvirtxml.Domai
 	return disk, nil
 }
 
-// medium sets the source of the disk's data. It sets the format of every image in the backing chain, so that QEMU does not
-// probe them: a guest could write a header into its raw disk that names any file as a backing file.
+// medium sets the source of the disk's data. It sets the format of every image in the backing chain, so that QEMU does
+// not probe them: a guest could write a header into its raw disk that names any file as a backing file.
 func (b *diskBuilder) medium(disk *libvirtxml.DomainDisk, bus v1.DiskBus) error {
 	if err := b.checkFact(); err != nil {
 		return err
 	}
 	disk.Source = diskSource(b.fact.Path, b.fact.Block)
 	if b.fact.Sliced {
-		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage", Size: uint(b.fact.CapacityBytes)}}}
+		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage",
+			Size: uint(b.fact.CapacityBytes)}}}
 	}
 	if b.fact.DataPath != "" {
 		disk.Source.DataStore = &libvirtxml.DomainDiskDataStore{
@@ -249,19 +250,22 @@ func (b *diskBuilder) blockSize() (*libvirtxml.DomainDiskBlockIO, error) {
 		}
 		return blockIO, nil
 	case match && b.fact.LogicalBlockSize == 0:
-		return nil, fmt.Errorf("%s: the block size of volume %q is %w", path.Child("matchVolume"), b.spec.Name, ErrNotPrepared)
+		return nil, fmt.Errorf("%s: the block size of volume %q is %w", path.Child("matchVolume"), b.spec.Name,
+			ErrNotPrepared)
 	case match:
 		return b.volumeBlockSize(), nil
 	}
 	return nil, nil
 }
 
-// volumeBlockSize returns the block sizes of the volume. QEMU refuses a granularity that is not a multiple of the logical size.
+// volumeBlockSize returns the block sizes of the volume. QEMU refuses a granularity that is not a multiple of the
+// logical size.
 func (b *diskBuilder) volumeBlockSize() *libvirtxml.DomainDiskBlockIO {
 	logical, granularity := b.fact.LogicalBlockSize, b.fact.DiscardGranularity
 	physical := max(b.fact.PhysicalBlockSize, logical)
 	if granularity%logical != 0 {
 		granularity = physical
 	}
-	return &libvirtxml.DomainDiskBlockIO{LogicalBlockSize: logical, PhysicalBlockSize: physical, DiscardGranularity: &granularity}
+	return &libvirtxml.DomainDiskBlockIO{LogicalBlockSize: logical, PhysicalBlockSize: physical,
+		DiscardGranularity: &granularity}
 }

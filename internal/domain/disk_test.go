@@ -16,9 +16,10 @@ import (
 // fileDisk returns a virtio disk on a raw file, which tests change.
 func fileDisk(name string, change func(*libvirtxml.DomainDisk)) libvirtxml.DomainDisk {
 	disk := libvirtxml.DomainDisk{
-		Device:       "disk",
-		Model:        "virtio-non-transitional",
-		Driver:       &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw", Cache: "none", ErrorPolicy: "stop", Discard: "unmap"},
+		Device: "disk",
+		Model:  "virtio-non-transitional",
+		Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw", Cache: "none", ErrorPolicy: "stop",
+			Discard: "unmap"},
 		Source:       &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: rawFact(name).Path}},
 		BackingStore: &libvirtxml.DomainDiskBackingStore{},
 		Target:       &libvirtxml.DomainDiskTarget{Dev: "vda", Bus: "virtio"},
@@ -136,9 +137,11 @@ func TestBlockSize(t *testing.T) {
 		want *libvirtxml.DomainDiskBlockIO
 	}{
 		"custom": {v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 1024, Physical: 2048, DiscardGranularity: ptr.To[uint](8192)}},
-			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 1024, PhysicalBlockSize: 2048, DiscardGranularity: ptr.To[uint](8192)}},
+			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 1024, PhysicalBlockSize: 2048,
+				DiscardGranularity: ptr.To[uint](8192)}},
 		"of the volume": {v1.BlockSize{MatchVolume: &v1.FeatureState{}},
-			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: ptr.To[uint](1024)}},
+			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 512, PhysicalBlockSize: 4096,
+				DiscardGranularity: ptr.To[uint](1024)}},
 		"not of the volume": {v1.BlockSize{MatchVolume: off()}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,8 +42,8 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 	return driver, nil
 }
 
-// cache defaults to none, which bypasses the node's page cache, if the file system supports direct I/O. Otherwise the default is
-// writethrough.
+// cache defaults to none, which bypasses the node's page cache, if the file system supports direct I/O. Otherwise the
+// default is writethrough.
 func (b *diskBuilder) cache() (string, error) {
 	path := b.path.Child("cache")
 	switch cache := b.spec.Cache; {
@@ -65,9 +65,9 @@ func (b *diskBuilder) cache() (string, error) {
 	return string(v1.CacheWriteThrough), nil
 }
 
-// io defaults to native for block devices and for files without holes, to which the kernel submits requests without blocking
-// QEMU. Otherwise libvirt's default, threads, applies. Files of read-only disks also use threads: each QEMU with native I/O
-// takes a part of the node's fs.aio-max-nr, and a guest does not start if that is used up.
+// io defaults to native for block devices and for files without holes, to which the kernel submits requests without
+// blocking QEMU. Otherwise libvirt's default, threads, applies. Files of read-only disks also use threads: each QEMU
+// with native I/O takes a part of the node's fs.aio-max-nr, and a guest does not start if that is used up.
 func (b *diskBuilder) io(disk *libvirtxml.DomainDisk, cache string) (string, error) {
 	path := b.path.Child("io")
 	filled := b.fact.Block || b.fact.DataBlock || b.fact.Filled && disk.ReadOnly == nil

@@ -10,8 +10,8 @@ import (
 	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
-// diskTargets allocates target names and drive addresses in order. A disk keeps them over restarts if the disks before it do
-// not change.
+// diskTargets allocates target names and drive addresses in order. A disk keeps them over restarts if the disks before
+// it do not change.
 type diskTargets struct {
 	devs  map[string]uint // by prefix
 	units map[v1.DiskBus]uint

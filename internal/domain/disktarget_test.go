@@ -17,7 +17,8 @@ import (
 
 func TestDiskTargets(t *testing.T) {
 	g := makeGuest()
-	for i, bus := range []v1.DiskBus{"virtio", "sata", "virtio", "scsi", "usb", "sata", "sata", "sata", "sata", "sata", "sata", "scsi"} {
+	for i, bus := range []v1.DiskBus{"virtio", "sata", "virtio", "scsi", "usb", "sata", "sata", "sata", "sata", "sata",
+		"sata", "scsi"} {
 		g.emptyDisk(diskOn(fmt.Sprintf("disk%d", i), bus))
 	}
 	var got []string
@@ -29,7 +30,8 @@ func TestDiskTargets(t *testing.T) {
 		got = append(got, text)
 	}
 	expectEqual(t, got, []string{
-		"vda", "sda 0:0", "vdb", "sdb 0:0", "sdc", "sdd 0:1", "sde 0:2", "sdf 0:3", "sdg 0:4", "sdh 0:5", "sdi 1:0", "sdj 0:1",
+		"vda", "sda 0:0", "vdb", "sdb 0:0", "sdc", "sdd 0:1", "sde 0:2", "sdf 0:3", "sdg 0:4", "sdh 0:5", "sdi 1:0",
+		"sdj 0:1",
 	})
 }
 

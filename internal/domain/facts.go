@@ -3,8 +3,8 @@
 
 package domain
 
-// Facts is the input of Build about the node and the launcher Pod. The agent collects it. It is plain data, which can be dumped
-// and replayed. Paths are those inside the launcher Pod.
+// Facts is the input of Build about the node and the launcher Pod. The agent collects it. It is plain data, which can
+// be dumped and replayed. Paths are those inside the launcher Pod.
 type Facts struct {
 	// Emulation reports whether QEMU emulates the CPU in software, without KVM.
 	Emulation bool `json:"emulation"`
@@ -12,8 +12,8 @@ type Facts struct {
 	Arch string `json:"arch,omitempty"`
 	// Disks are the prepared volumes by volume name.
 	Disks map[string]DiskFact `json:"disks,omitempty"`
-	// Unplugged are the names of volumes that the Pod does not have now, and that can be plugged into the running guest. The domain has no
-	// disk for them, and an empty drive for a CD-ROM.
+	// Unplugged are the names of volumes that the Pod does not have now, and that can be plugged into the running guest.
+	// The domain has no disk for them, and an empty drive for a CD-ROM.
 	Unplugged map[string]bool `json:"unplugged,omitempty"`
 	// Interfaces are the prepared taps by the name of the VMI's interface.
 	Interfaces map[string]InterfaceFact `json:"interfaces,omitempty"`
@@ -27,8 +27,8 @@ type Facts struct {
 	MemBalloonStatsPeriod uint `json:"memBalloonStatsPeriod,omitempty"`
 	// VhostNet reports whether the Pod has /dev/vhost-net.
 	VhostNet bool `json:"vhostNet,omitempty"`
-	// CPUs are the CPUs of the node that the Pod may run on, in ascending order. Only guests with dedicated CPUs need them; the
-	// kubelet has then assigned them to this Pod exclusively.
+	// CPUs are the CPUs of the node that the Pod may run on, in ascending order. Only guests with dedicated CPUs need
+	// them; the kubelet has then assigned them to this Pod exclusively.
 	CPUs []uint `json:"cpus,omitempty"`
 	// NUMACells is the node's CPU topology, by which dedicated CPUs are chosen.
 	NUMACells []NUMACellFact `json:"numaCells,omitempty"`
@@ -63,25 +63,25 @@ type DiskFact struct {
 	BackingFormat string `json:"backingFormat,omitempty"`
 	// BackingBlock reports whether BackingPath is a block device.
 	BackingBlock bool `json:"backingBlock,omitempty"`
-	// DataPath is the raw image or block device with the data, if Path is an overlay that only tracks changed blocks, and Format is
-	// qcow2. Nothing but Path may use it while the guest runs.
+	// DataPath is the raw image or block device with the data, if Path is an overlay that only tracks changed blocks, and
+	// Format is qcow2. Nothing but Path may use it while the guest runs.
 	DataPath string `json:"dataPath,omitempty"`
 	// DataBlock reports whether DataPath is a block device.
 	DataBlock bool `json:"dataBlock,omitempty"`
 	// CapacityBytes is the size that the guest sees.
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
-	// Sliced reports whether the guest sees only the first CapacityBytes of a larger Path: a disk that is migrated to another
-	// volume keeps its size while the guest runs.
+	// Sliced reports whether the guest sees only the first CapacityBytes of a larger Path: a disk that is migrated to
+	// another volume keeps its size while the guest runs.
 	Sliced bool `json:"sliced,omitempty"`
-	// DirectIO reports whether Path, and BackingPath or DataPath if there is one, can be opened with O_DIRECT, which cache mode
-	// none needs.
+	// DirectIO reports whether Path, and BackingPath or DataPath if there is one, can be opened with O_DIRECT, which cache
+	// mode none needs.
 	DirectIO bool `json:"directIO,omitempty"`
 	// KeepsSpace reports whether the volume is preallocated, so that discarded blocks stay allocated.
 	KeepsSpace bool `json:"keepsSpace,omitempty"`
 	// Filled reports whether Path is a file with no holes when the guest starts.
 	Filled bool `json:"filled,omitempty"`
-	// LogicalBlockSize, PhysicalBlockSize and DiscardGranularity are those of the device, or of the file system of the file, in
-	// bytes. Only disks with blockSize.matchVolume need them.
+	// LogicalBlockSize, PhysicalBlockSize and DiscardGranularity are those of the device, or of the file system of the
+	// file, in bytes. Only disks with blockSize.matchVolume need them.
 	LogicalBlockSize   uint `json:"logicalBlockSize,omitempty"`
 	PhysicalBlockSize  uint `json:"physicalBlockSize,omitempty"`
 	DiscardGranularity uint `json:"discardGranularity,omitempty"`

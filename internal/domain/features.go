@@ -23,7 +23,8 @@ func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 	}
 	domain.Features = list
 	if facts.Emulation {
-		list.TCG = &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: launcherpod.TranslationCacheMiB}}
+		list.TCG = &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB",
+			Size: launcherpod.TranslationCacheMiB}}
 	}
 	if enabled(features.ACPI.Enabled) {
 		list.ACPI = &libvirtxml.DomainFeature{}

@@ -22,7 +22,8 @@ func withFeatures(features v1.Features) *guest {
 func TestFeatures(t *testing.T) {
 	state := func(s string) *libvirtxml.DomainFeatureState { return &libvirtxml.DomainFeatureState{State: s} }
 	vmport, acpi := state("off"), &libvirtxml.DomainFeature{}
-	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: launcherpod.TranslationCacheMiB}}
+	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB",
+		Size: launcherpod.TranslationCacheMiB}}
 	for name, tc := range map[string]struct {
 		guest *guest
 		want  libvirtxml.DomainFeatureList
@@ -34,7 +35,8 @@ func TestFeatures(t *testing.T) {
 		"APIC off": {withFeatures(v1.Features{APIC: &v1.FeatureAPIC{FeatureState: *off()}}),
 			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi}},
 		"hidden KVM": {withFeatures(v1.Features{KVM: &v1.FeatureKVM{Hidden: true}}),
-			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, KVM: &libvirtxml.DomainFeatureKVM{Hidden: state("on")}}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi,
+				KVM: &libvirtxml.DomainFeatureKVM{Hidden: state("on")}}},
 		"SMM": {withFeatures(v1.Features{SMM: &v1.FeatureState{}}),
 			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "on"}}},
 		"SMM off": {withFeatures(v1.Features{SMM: off()}),

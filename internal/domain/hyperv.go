@@ -50,7 +50,8 @@ func hypervFeatures(in *v1.FeatureHyperv) *libvirtxml.DomainFeatureHyperV {
 		EVMCS:           featureState(in.EVMCS),
 	}
 	if in.Spinlocks != nil {
-		out.Spinlocks = &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: *featureState(&in.Spinlocks.FeatureState)}
+		out.Spinlocks = &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: *featureState(
+			&in.Spinlocks.FeatureState)}
 		if enabled(in.Spinlocks.Enabled) {
 			out.Spinlocks.Retries = defaultSpinlockRetries
 			if in.Spinlocks.Retries != nil {

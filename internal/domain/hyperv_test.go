@@ -20,16 +20,19 @@ func TestHyperV(t *testing.T) {
 		want libvirtxml.DomainFeatureHyperV
 	}{
 		"plain features": {
-			v1.FeatureHyperv{Relaxed: &v1.FeatureState{}, VAPIC: off(), IPI: &v1.FeatureState{Enabled: ptr.To(true)}, EVMCS: &v1.FeatureState{}},
+			v1.FeatureHyperv{Relaxed: &v1.FeatureState{}, VAPIC: off(), IPI: &v1.FeatureState{Enabled: ptr.To(true)},
+				EVMCS: &v1.FeatureState{}},
 			libvirtxml.DomainFeatureHyperV{Relaxed: &on, VAPIC: &disabled, IPI: &on, EVMCS: &on},
 		},
 		"spinlocks": {
 			v1.FeatureHyperv{Spinlocks: &v1.FeatureSpinlocks{Retries: ptr.To[uint32](8191)}},
-			libvirtxml.DomainFeatureHyperV{Spinlocks: &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: on, Retries: 8191}},
+			libvirtxml.DomainFeatureHyperV{Spinlocks: &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: on,
+				Retries: 8191}},
 		},
 		"spinlocks by default": {
 			v1.FeatureHyperv{Spinlocks: &v1.FeatureSpinlocks{}},
-			libvirtxml.DomainFeatureHyperV{Spinlocks: &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: on, Retries: 4096}},
+			libvirtxml.DomainFeatureHyperV{Spinlocks: &libvirtxml.DomainFeatureHyperVSpinlocks{DomainFeatureState: on,
+				Retries: 4096}},
 		},
 		"spinlocks off": {
 			v1.FeatureHyperv{Spinlocks: &v1.FeatureSpinlocks{FeatureState: *off()}},
@@ -37,7 +40,8 @@ func TestHyperV(t *testing.T) {
 		},
 		"vendor": {
 			v1.FeatureHyperv{VendorID: &v1.FeatureVendorID{VendorID: "Someone"}},
-			libvirtxml.DomainFeatureHyperV{VendorId: &libvirtxml.DomainFeatureHyperVVendorId{DomainFeatureState: on, Value: "Someone"}},
+			libvirtxml.DomainFeatureHyperV{VendorId: &libvirtxml.DomainFeatureHyperVVendorId{DomainFeatureState: on,
+				Value: "Someone"}},
 		},
 		"timer": {
 			v1.FeatureHyperv{SyNICTimer: &v1.SyNICTimer{Direct: &v1.FeatureState{}}},
@@ -58,7 +62,8 @@ func TestHyperV(t *testing.T) {
 
 func TestHyperVPassthrough(t *testing.T) {
 	features := v1.Features{HypervPassthrough: &v1.HyperVPassthrough{}}
-	expectEqual(t, withFeatures(features).kvm().build(t).Features.HyperV, &libvirtxml.DomainFeatureHyperV{Mode: "passthrough"})
+	expectEqual(t, withFeatures(features).kvm().build(t).Features.HyperV,
+		&libvirtxml.DomainFeatureHyperV{Mode: "passthrough"})
 	withFeatures(features).expectRefused(t, "spec.domain.features.hypervPassthrough", "KVM")
 	features.Hyperv = &v1.FeatureHyperv{}
 	withFeatures(features).kvm().expectRefused(t, "spec.domain.features.hypervPassthrough", "leave hyperv out")

@@ -21,10 +21,11 @@ const MetadataURI = "http://kubevirt.io"
 
 // uuidNamespace is the namespace in which KubeVirt derives a firmware UUID from a name
 // (pkg/virt-controller/watch/vm/vm.go: 6a1a24a1-4061-4607-8bf4-a3963d0c5895).
-var uuidNamespace = [16]byte{0x6a, 0x1a, 0x24, 0xa1, 0x40, 0x61, 0x46, 0x07, 0x8b, 0xf4, 0xa3, 0x96, 0x3d, 0x0c, 0x58, 0x95}
+var uuidNamespace = [16]byte{0x6a, 0x1a, 0x24, 0xa1, 0x40, 0x61, 0x46, 0x07, 0x8b, 0xf4, 0xa3, 0x96, 0x3d, 0x0c, 0x58,
+	0x95}
 
-// configureIdentity sets the type, the name and the UUID of the domain. The metadata contains the UID of the VMI, so that an
-// agent recognizes a domain of an earlier VMI with the same name.
+// configureIdentity sets the type, the name and the UUID of the domain. The metadata contains the UID of the VMI, so
+// that an agent recognizes a domain of an earlier VMI with the same name.
 func configureIdentity(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	domain.Type = "kvm"
 	if facts.Emulation {
@@ -44,8 +45,8 @@ func configureIdentity(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 	return nil
 }
 
-// firmwareUUID returns the UUID of the guest's firmware. The webhook sets it in the spec. For a VMI that did not pass the
-// webhook it is derived from the name as in KubeVirt, so that it does not change at restarts.
+// firmwareUUID returns the UUID of the guest's firmware. The webhook sets it in the spec. For a VMI that did not pass
+// the webhook it is derived from the name as in KubeVirt, so that it does not change at restarts.
 func firmwareUUID(vmi *v1.VirtualMachineInstance) string {
 	if firmware := vmi.Spec.Domain.Firmware; firmware != nil && firmware.UUID != "" {
 		return string(firmware.UUID)

@@ -19,8 +19,8 @@ var interfaceModels = []string{v1.VirtIO, "e1000", "e1000e", "igb", "ne2k_pci", 
 // InterfaceAlias returns the alias of the interface with a name in spec.domain.devices.interfaces.
 func InterfaceAlias(name string) string { return "ua-nic-" + name }
 
-// InterfaceQueues returns the number of queue pairs of an interface. Its tap must have as many: with more than one it needs
-// IFF_MULTI_QUEUE.
+// InterfaceQueues returns the number of queue pairs of an interface. Its tap must have as many: with more than one it
+// needs IFF_MULTI_QUEUE.
 func InterfaceQueues(vmi *v1.VirtualMachineInstance, iface *v1.Interface) uint {
 	if !isTrue(vmi.Spec.Domain.Devices.NetworkInterfaceMultiQueue) || interfaceModel(iface) != v1.VirtIO {
 		return 1
@@ -52,7 +52,9 @@ func configureInterfaces(vmi *v1.VirtualMachineInstance, facts Facts, domain *li
 	return nil
 }
 
-func buildInterface(vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Interface, path *field.Path) (*libvirtxml.DomainInterface, error) {
+func buildInterface(
+	vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Interface, path *field.Path,
+) (*libvirtxml.DomainInterface, error) {
 	if err := checkBinding(iface, path); err != nil {
 		return nil, err
 	}
@@ -115,7 +117,9 @@ func interfaceMAC(iface *v1.Interface, fact InterfaceFact) string {
 	return iface.MacAddress
 }
 
-func interfaceDriver(vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Interface) *libvirtxml.DomainInterfaceDriver {
+func interfaceDriver(
+	vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Interface,
+) *libvirtxml.DomainInterfaceDriver {
 	driver := &libvirtxml.DomainInterfaceDriver{Name: "qemu"}
 	if facts.VhostNet && !facts.Emulation {
 		driver.Name = "vhost"

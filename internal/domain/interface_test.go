@@ -45,14 +45,16 @@ func TestInterfaces(t *testing.T) {
 		"bridge": {withNIC(func(i *v1.Interface) {
 			i.InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
 		}), nicDevice(nil)},
-		"another model": {withNIC(func(i *v1.Interface) { i.Model = "e1000e" }), nicDevice(func(i *libvirtxml.DomainInterface) {
-			i.Model.Type, i.Driver = "e1000e", nil
-		})},
-		"PCI address": {withNIC(func(i *v1.Interface) { i.PciAddress = "0000:81:01.0" }), nicDevice(func(i *libvirtxml.DomainInterface) {
-			i.Address = &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{
-				Domain: ptr.To[uint](0), Bus: ptr.To[uint](0x81), Slot: ptr.To[uint](1), Function: ptr.To[uint](0),
-			}}
-		})},
+		"another model": {withNIC(func(i *v1.Interface) { i.Model = "e1000e" }),
+			nicDevice(func(i *libvirtxml.DomainInterface) {
+				i.Model.Type, i.Driver = "e1000e", nil
+			})},
+		"PCI address": {withNIC(func(i *v1.Interface) { i.PciAddress = "0000:81:01.0" }),
+			nicDevice(func(i *libvirtxml.DomainInterface) {
+				i.Address = &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{
+					Domain: ptr.To[uint](0), Bus: ptr.To[uint](0x81), Slot: ptr.To[uint](1), Function: ptr.To[uint](0),
+				}}
+			})},
 		// As in KubeVirt, only virtio has queues.
 		"multi-queue of another model": {multiQueue(4).devices(func(d *v1.Devices) { d.Interfaces[0].Model = "igb" }),
 			nicDevice(func(i *libvirtxml.DomainInterface) { i.Model.Type, i.Driver = "igb", nil })},
@@ -61,15 +63,17 @@ func TestInterfaces(t *testing.T) {
 		})},
 		"vhost":                 {makeGuest().masquerade().kvm(), nicDevice(func(i *libvirtxml.DomainInterface) { i.Driver.Name = "vhost" })},
 		"no vhost in emulation": {makeGuest().masquerade().on(func(f *domain.Facts) { f.VhostNet = true }), nicDevice(nil)},
-		"boots": {withNIC(func(i *v1.Interface) { i.BootOrder = ptr.To[uint](1) }), nicDevice(func(i *libvirtxml.DomainInterface) {
-			i.ROM, i.Boot = nil, &libvirtxml.DomainDeviceBoot{Order: 1}
-		})},
+		"boots": {withNIC(func(i *v1.Interface) { i.BootOrder = ptr.To[uint](1) }),
+			nicDevice(func(i *libvirtxml.DomainInterface) {
+				i.ROM, i.Boot = nil, &libvirtxml.DomainDeviceBoot{Order: 1}
+			})},
 		"ACPI index": {withNIC(func(i *v1.Interface) { i.ACPIIndex = 7 }), nicDevice(func(i *libvirtxml.DomainInterface) {
 			i.ACPI = &libvirtxml.DomainDeviceACPI{Index: 7}
 		})},
-		"link down": {withNIC(func(i *v1.Interface) { i.State = v1.InterfaceStateLinkDown }), nicDevice(func(i *libvirtxml.DomainInterface) {
-			i.Link = &libvirtxml.DomainInterfaceLink{State: "down"}
-		})},
+		"link down": {withNIC(func(i *v1.Interface) { i.State = v1.InterfaceStateLinkDown }),
+			nicDevice(func(i *libvirtxml.DomainInterface) {
+				i.Link = &libvirtxml.DomainInterfaceLink{State: "down"}
+			})},
 		"link up":                           {withNIC(func(i *v1.Interface) { i.State = v1.InterfaceStateLinkUp }), nicDevice(nil)},
 		"absent":                            {withNIC(func(i *v1.Interface) { i.State = v1.InterfaceStateAbsent }), nil},
 		"the agent's MAC before the spec's": {withNIC(func(i *v1.Interface) { i.MacAddress = "02:00:00:00:00:99" }), nicDevice(nil)},
@@ -124,9 +128,10 @@ func TestInterfaceRefused(t *testing.T) {
 		path + ".passtBinding": {func(i *v1.Interface) { i.PasstBinding = &v1.InterfacePasstBinding{} }, "masquerade"},
 		path + ".binding":      {func(i *v1.Interface) { i.Binding = &v1.PluginBinding{} }, "masquerade"},
 		path + ".slirp":        {func(i *v1.Interface) { i.DeprecatedSlirp = &v1.DeprecatedInterfaceSlirp{} }, "masquerade"},
-		path + ".macvtap":      {func(i *v1.Interface) { i.DeprecatedMacvtap = &v1.DeprecatedInterfaceMacvtap{} }, "masquerade"},
-		path + ".passt":        {func(i *v1.Interface) { i.DeprecatedPasst = &v1.DeprecatedInterfacePasst{} }, "masquerade"},
-		path + ".acpiIndex":    {func(i *v1.Interface) { i.ACPIIndex = -1 }, "greater than 0"},
+		path + ".macvtap": {func(i *v1.Interface) { i.DeprecatedMacvtap = &v1.DeprecatedInterfaceMacvtap{} },
+			"masquerade"},
+		path + ".passt":     {func(i *v1.Interface) { i.DeprecatedPasst = &v1.DeprecatedInterfacePasst{} }, "masquerade"},
+		path + ".acpiIndex": {func(i *v1.Interface) { i.ACPIIndex = -1 }, "greater than 0"},
 	} {
 		t.Run(field, func(t *testing.T) { withNIC(tc.change).expectRefused(t, field, tc.hint) })
 	}

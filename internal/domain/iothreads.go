@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
-// ioThreadsPerCPU limits the threads of the policy auto. Source: kubevirt/kubevirt pkg/virt-launcher/virtwrap/converter,
-// iothreads/iothreads.go, getThreadPoolLimit.
+// ioThreadsPerCPU limits the threads of the policy auto. Source: kubevirt/kubevirt
+// pkg/virt-launcher/virtwrap/converter, iothreads/iothreads.go, getThreadPoolLimit.
 const ioThreadsPerCPU = 2
 
 // ioThreadPlan assigns QEMU's I/O threads, numbered from 1, to disks by name.
@@ -34,9 +34,9 @@ func configureIOThreads(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirt
 	return nil
 }
 
-// maxIOThreads limits the supplemental pool to four times the queues that a disk can have. Each disk lists all threads of the
-// pool, so that without a limit the lists would not fit into the agent's memory. Source: qemu include/hw/virtio/virtio.h,
-// VIRTIO_QUEUE_MAX.
+// maxIOThreads limits the supplemental pool to four times the queues that a disk can have. Each disk lists all threads
+// of the pool, so that without a limit the lists would not fit into the agent's memory. Source: qemu
+// include/hw/virtio/virtio.h, VIRTIO_QUEUE_MAX.
 const maxIOThreads = 4096
 
 func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
@@ -58,7 +58,8 @@ func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 	case v1.IOThreadsPolicyAuto:
 		return roundRobin(dedicated, pooled, ioThreadLimit(spec)-len(dedicated)), nil
 	case v1.IOThreadsPolicySupplementalPool:
-		if spec.IOThreads == nil || spec.IOThreads.SupplementalPoolThreadCount == nil || *spec.IOThreads.SupplementalPoolThreadCount == 0 {
+		if spec.IOThreads == nil || spec.IOThreads.SupplementalPoolThreadCount == nil ||
+			*spec.IOThreads.SupplementalPoolThreadCount == 0 {
 			return ioThreadPlan{}, field.Required(domainPath.Child("ioThreads", "supplementalPoolThreadCount"),
 				"the policy supplementalPool needs the number of threads")
 		}
@@ -74,8 +75,8 @@ func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 	})
 }
 
-// splitByIOThread returns the names of the virtio disks with a dedicated thread, and those of the other virtio disks. Only
-// virtio disks use I/O threads. QEMU's main thread serves the other buses.
+// splitByIOThread returns the names of the virtio disks with a dedicated thread, and those of the other virtio disks.
+// Only virtio disks use I/O threads. QEMU's main thread serves the other buses.
 func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
 	for i := range disks {
 		disk := &disks[i]
@@ -93,8 +94,8 @@ func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
 	return dedicated, pooled, nil
 }
 
-// ioThreadLimit returns the limit for threads with the policy auto. As in KubeVirt, it depends on the CPUs of the resources and
-// not on the vCPUs, and is 1 if QEMU's main thread has a CPU of its own.
+// ioThreadLimit returns the limit for threads with the policy auto. As in KubeVirt, it depends on the CPUs of the
+// resources and not on the vCPUs, and is 1 if QEMU's main thread has a CPU of its own.
 func ioThreadLimit(spec *v1.DomainSpec) int {
 	if spec.CPU != nil && spec.CPU.DedicatedCPUPlacement && spec.CPU.IsolateEmulatorThread {
 		return 1
@@ -107,8 +108,8 @@ func ioThreadLimit(spec *v1.DomainSpec) int {
 	return ioThreadsPerCPU
 }
 
-// roundRobin assigns a thread to each dedicated disk, and a pool of at least one thread to the others. Unlike in KubeVirt,
-// there are no unused threads.
+// roundRobin assigns a thread to each dedicated disk, and a pool of at least one thread to the others. Unlike in
+// KubeVirt, there are no unused threads.
 func roundRobin(dedicated, pooled []string, pool int) ioThreadPlan {
 	pool = min(max(pool, 1), len(pooled))
 	plan := ioThreadPlan{count: uint(pool), threads: map[string][]uint{}}

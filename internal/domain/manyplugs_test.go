@@ -24,8 +24,8 @@ func withPlugs(g *guest, bus v1.DiskBus, first, end int) *guest {
 	return g
 }
 
-// expectDistinct checks that no two disks of a domain have one target, or one address on the SCSI bus, and that all of these are on its
-// first controller. It returns the number of disks on each bus.
+// expectDistinct checks that no two disks of a domain have one target, or one address on the SCSI bus, and that all of
+// these are on its first controller. It returns the number of disks on each bus.
 func expectDistinct(t *testing.T, d *libvirtxml.Domain) map[string]int {
 	t.Helper()
 	targets, units, buses := map[string]bool{}, map[uint]bool{}, map[string]int{}
@@ -103,7 +103,8 @@ func TestManyPluggedDisks(t *testing.T) {
 	}
 }
 
-// Each disk on the virtio bus takes a root port. At every start, there are ports for those that the guest has and for some more.
+// Each disk on the virtio bus takes a root port. At every start, there are ports for those that the guest has and for
+// some more.
 func TestPortsForPluggedDisks(t *testing.T) {
 	none := rootPortsOf(base().build(t))
 	for _, plugged := range []int{0, 1, 2, 3, 10, manyPlugs} {

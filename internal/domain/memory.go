@@ -14,8 +14,8 @@ import (
 
 const kib = 1024
 
-// configureMemory sets the guest's memory and its page size. A guest starts with memory.guest; memory.maxGuest is the limit for what
-// is added while it runs.
+// configureMemory sets the guest's memory and its page size. A guest starts with memory.guest; memory.maxGuest is the
+// limit for what is added while it runs.
 func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	path := domainPath.Child("memory")
 	guest := quantity.GuestMemory(&vmi.Spec.Domain)
@@ -36,7 +36,8 @@ func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 		return field.Invalid(path, memory.Hugepages.PageSize, "must be the size of a huge page, such as 2Mi or 1Gi")
 	}
 	if guest.Value()%page.Value() != 0 {
-		return field.Invalid(path, memory.Hugepages.PageSize, "the guest's memory ("+guest.String()+") must be a multiple of it")
+		return field.Invalid(path, memory.Hugepages.PageSize,
+			"the guest's memory ("+guest.String()+") must be a multiple of it")
 	}
 	// Huge pages of a memfd need no mount of hugetlbfs in the Pod, and count against the Pod's limit like others.
 	domain.MemoryBacking = &libvirtxml.DomainMemoryBacking{

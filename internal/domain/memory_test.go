@@ -60,8 +60,9 @@ func TestMemory(t *testing.T) {
 func TestHugepages(t *testing.T) {
 	got := makeGuest().domainSpec(guestMemory("64Mi", "2Mi")).build(t)
 	expectEqual(t, got.MemoryBacking, &libvirtxml.DomainMemoryBacking{
-		MemoryHugePages: &libvirtxml.DomainMemoryHugepages{Hugepages: []libvirtxml.DomainMemoryHugepage{{Size: 2048, Unit: "KiB"}}},
-		MemorySource:    &libvirtxml.DomainMemorySource{Type: "memfd"},
+		MemoryHugePages: &libvirtxml.DomainMemoryHugepages{Hugepages: []libvirtxml.DomainMemoryHugepage{{Size: 2048,
+			Unit: "KiB"}}},
+		MemorySource: &libvirtxml.DomainMemorySource{Type: "memfd"},
 	})
 	if backing := makeGuest().build(t).MemoryBacking; backing != nil {
 		t.Errorf("memory backing without huge pages: %+v", backing)
@@ -69,8 +70,10 @@ func TestHugepages(t *testing.T) {
 }
 
 func TestMemoryRefused(t *testing.T) {
-	makeGuest().domainSpec(func(d *v1.DomainSpec) { d.Memory = nil }).expectRefused(t, "spec.domain.memory.guest", "set it")
+	makeGuest().domainSpec(func(d *v1.DomainSpec) { d.Memory = nil }).expectRefused(t, "spec.domain.memory.guest",
+		"set it")
 	makeGuest().domainSpec(guestMemory("0", "")).expectRefused(t, "spec.domain.memory.guest", "set it")
 	makeGuest().domainSpec(guestMemory("3Mi", "2Mi")).expectRefused(t, "spec.domain.memory.hugepages.pageSize", "multiple")
-	makeGuest().domainSpec(guestMemory("2Mi", "big")).expectRefused(t, "spec.domain.memory.hugepages.pageSize", "such as 2Mi")
+	makeGuest().domainSpec(guestMemory("2Mi", "big")).expectRefused(t, "spec.domain.memory.hugepages.pageSize",
+		"such as 2Mi")
 }

@@ -18,14 +18,16 @@ const MemoryDeviceModel = "virtio-mem"
 // memoryDeviceAlias is the alias of the device.
 const memoryDeviceAlias = "ua-memory"
 
-// Sizes of the blocks that a guest plugs, in KiB. KubeVirt's: a block has the size of a huge page of the guest's memory.
+// Sizes of the blocks that a guest plugs, in KiB. KubeVirt's: a block has the size of a huge page of the guest's
+// memory.
 const (
 	memoryBlockKiB     = 2 * 1024
 	memoryHugeBlockKiB = 1024 * 1024
 )
 
-// configureMemoryHotplug sets the size up to which a guest can get more memory. The device for it is plugged when the guest first
-// grows, see MemoryDevice: many guests never do. Memory devices belong to a NUMA cell, so the guest has one.
+// configureMemoryHotplug sets the size up to which a guest can get more memory. The device for it is plugged when the
+// guest first grows, see MemoryDevice: many guests never do. Memory devices belong to a NUMA cell, so the guest has
+// one.
 func configureMemoryHotplug(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	most := maxGuestKiB(vmi)
 	if domain.Memory == nil || domain.CPU == nil || domain.CPU.Numa != nil || most <= domain.Memory.Value {
@@ -51,8 +53,8 @@ func maxGuestKiB(vmi *v1.VirtualMachineInstance) uint {
 	return toKiB(memory.MaxGuest)
 }
 
-// MemoryDevice returns the device that gives a running guest more memory than it had at its start. The guest takes from the device as
-// much as is requested, up to maxGuest. Sizes are in KiB.
+// MemoryDevice returns the device that gives a running guest more memory than it had at its start. The guest takes from
+// the device as much as is requested, up to maxGuest. Sizes are in KiB.
 func MemoryDevice(vmi *v1.VirtualMachineInstance, atBoot, requested uint) *libvirtxml.DomainMemorydev {
 	block := uint(memoryBlockKiB)
 	if pages := vmi.Spec.Domain.Memory.Hugepages; pages != nil && pages.PageSize == "1Gi" {

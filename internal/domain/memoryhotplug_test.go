@@ -21,7 +21,8 @@ func growable(size, most, page string) *guest {
 }
 
 func TestMemoryHotplug(t *testing.T) {
-	got := growable("64Mi", "256Mi", "").domainSpec(func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Sockets: 1, MaxSockets: 4, Cores: 2} }).build(t)
+	got := growable("64Mi", "256Mi",
+		"").domainSpec(func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Sockets: 1, MaxSockets: 4, Cores: 2} }).build(t)
 	expectEqual(t, got.MaximumMemory, &libvirtxml.DomainMaxMemory{Value: 256 << 10, Unit: "KiB"})
 	expectEqual(t, got.CPU.Numa, &libvirtxml.DomainNuma{Cell: []libvirtxml.DomainCell{
 		{ID: ptr.To[uint](0), CPUs: "0-7", Memory: 64 << 10, Unit: "KiB"},

@@ -19,8 +19,9 @@ func passesNUMA(vmi *v1.VirtualMachineInstance) bool {
 	return cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil
 }
 
-// configureNUMA gives the guest a NUMA cell for each cell of the node that its vCPUs are pinned to. The memory of the guest is
-// divided among the cells, and allocated from the same cells of the node. It reads the pinning of configureDedicatedCPUs.
+// configureNUMA gives the guest a NUMA cell for each cell of the node that its vCPUs are pinned to. The memory of the
+// guest is divided among the cells, and allocated from the same cells of the node. It reads the pinning of
+// configureDedicatedCPUs.
 func configureNUMA(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	if !passesNUMA(vmi) || domain.Memory == nil {
 		return nil
@@ -58,7 +59,8 @@ func configureNUMA(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtx
 		domain.CPU.Numa.Cell = append(domain.CPU.Numa.Cell, libvirtxml.DomainCell{
 			ID: &id, CPUs: idList(cell.vcpus...), Memory: share * page.Size, Unit: page.Unit,
 		})
-		domain.NUMATune.MemNodes = append(domain.NUMATune.MemNodes, libvirtxml.DomainNUMATuneMemNode{CellID: id, Mode: "strict", Nodeset: node})
+		domain.NUMATune.MemNodes = append(domain.NUMATune.MemNodes,
+			libvirtxml.DomainNUMATuneMemNode{CellID: id, Mode: "strict", Nodeset: node})
 		domain.MemoryBacking.MemoryHugePages.Hugepages = append(domain.MemoryBacking.MemoryHugePages.Hugepages,
 			libvirtxml.DomainMemoryHugepage{Size: page.Size, Unit: page.Unit, Nodeset: strconv.Itoa(i)})
 	}

@@ -40,14 +40,16 @@ func TestNUMAPassthrough(t *testing.T) {
 	})
 	// The guest's cells are numbered from 0, independent of the node's IDs.
 	second := numa("4Mi", 1, 2).build(t)
-	expectEqual(t, second.CPU.Numa.Cell, []libvirtxml.DomainCell{{ID: ptr.To[uint](0), CPUs: "0", Memory: 4096, Unit: "KiB"}})
+	expectEqual(t, second.CPU.Numa.Cell,
+		[]libvirtxml.DomainCell{{ID: ptr.To[uint](0), CPUs: "0", Memory: 4096, Unit: "KiB"}})
 	expectEqual(t, second.NUMATune.MemNodes, []libvirtxml.DomainNUMATuneMemNode{{CellID: 0, Mode: "strict", Nodeset: "1"}})
 }
 
 func TestNUMAPassthroughRefused(t *testing.T) {
 	path := "spec.domain.cpu.numa.guestMappingPassthrough"
 	numa("4Mi", 2, 0, 2).cpu(func(c *v1.CPU) { c.Sockets, c.Threads = 1, 2 }).expectRefused(t, path, "fewer threads")
-	numa("4Mi", 1, 0).cpu(func(c *v1.CPU) { c.DedicatedCPUPlacement = false }).expectRefused(t, path, "dedicatedCpuPlacement")
+	numa("4Mi", 1, 0).cpu(func(c *v1.CPU) { c.DedicatedCPUPlacement = false }).expectRefused(t, path,
+		"dedicatedCpuPlacement")
 	numa("4Mi", 1, 0).domainSpec(guestMemory("4Mi", "")).expectRefused(t, path, "hugepages")
 	numa("2Mi", 2, 0, 2).expectRefused(t, "spec.domain.memory.guest", "each of the 2 NUMA cells")
 	numa("4Mi", 3, 0, 2).expectRefused(t, "spec.domain.cpu.dedicatedCpuPlacement", "needs 3")

@@ -88,7 +88,8 @@ func TestOSRefused(t *testing.T) {
 	loader := func(loader v1.Bootloader) *guest {
 		return makeGuest().domainSpec(func(d *v1.DomainSpec) { d.Firmware.Bootloader = &loader })
 	}
-	loader(v1.Bootloader{BIOS: &v1.BIOS{}, EFI: &v1.EFI{}}).expectRefused(t, "spec.domain.firmware.bootloader", "leave one")
+	loader(v1.Bootloader{BIOS: &v1.BIOS{}, EFI: &v1.EFI{}}).expectRefused(t, "spec.domain.firmware.bootloader",
+		"leave one")
 	loader(v1.Bootloader{BIOS: &v1.BIOS{UseSerial: ptr.To(true)}}).
 		devices(func(d *v1.Devices) { d.AutoattachSerialConsole = ptr.To(false) }).
 		expectRefused(t, "spec.domain.firmware.bootloader.bios.useSerial", "autoattachSerialConsole")

@@ -11,8 +11,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Numbers of PCIe root ports, and of free ones for hotplug, as in KubeVirt's topology v3. Small guests have fewer, because each
-// port costs memory and boot time.
+// Numbers of PCIe root ports, and of free ones for hotplug, as in KubeVirt's topology v3. Small guests have fewer,
+// because each port costs memory and boot time.
 const (
 	smallGuestKiB   = 2 * 1024 * 1024
 	smallGuestPorts = 8
@@ -32,7 +32,8 @@ func configurePCITopology(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvi
 	// Free ports would take the slots of the devices that have to be on the root complex.
 	if !vmi.Spec.Domain.Devices.DisableHotplug && !onRootComplex(vmi) {
 		for index := range rootPorts(domain) {
-			controllers = append(controllers, libvirtxml.DomainController{Type: "pci", Index: new(index + 1), Model: "pcie-root-port"})
+			controllers = append(controllers,
+				libvirtxml.DomainController{Type: "pci", Index: new(index + 1), Model: "pcie-root-port"})
 		}
 	}
 	domain.Devices.Controllers = append(domain.Devices.Controllers, controllers...)
@@ -54,8 +55,8 @@ func rootPorts(domain *libvirtxml.Domain) uint {
 	return max(total, portsTaken(domain.Devices)+free)
 }
 
-// portsTaken counts the root ports that libvirt needs for the devices. Integrated devices (SATA, video, ICH9 sound) need none,
-// and all conventional PCI devices share the port of one bridge.
+// portsTaken counts the root ports that libvirt needs for the devices. Integrated devices (SATA, video, ICH9 sound)
+// need none, and all conventional PCI devices share the port of one bridge.
 func portsTaken(devices *libvirtxml.DomainDeviceList) uint {
 	var taken uint
 	conventional := len(devices.Watchdogs) > 0

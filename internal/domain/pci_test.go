@@ -57,6 +57,7 @@ func TestPCIHole64(t *testing.T) {
 	expectEqual(t, root.PCI, nil)
 	for _, value := range []string{"true", "True"} {
 		root, _ = pciControllers(makeGuest().annotate(v1.DisablePCIHole64, value).build(t))
-		expectEqual(t, root.PCI, &libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Size: 0, Unit: "KiB"}})
+		expectEqual(t, root.PCI,
+			&libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Size: 0, Unit: "KiB"}})
 	}
 }

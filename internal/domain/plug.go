@@ -39,9 +39,10 @@ type Operation struct {
 	Disk libvirtxml.DomainDisk
 }
 
-// PluggedDisks returns the disks of a VMI whose volumes are in Facts, and empty drives for CD-ROMs without one. Unlike those of Build,
-// they have no target and no address but one of the spec: DiffDisks chooses what is free in the running domain. Disks whose volume is
-// neither in Facts nor missing from the spec are left out. So are those that are invalid, which the error names.
+// PluggedDisks returns the disks of a VMI whose volumes are in Facts, and empty drives for CD-ROMs without one. Unlike
+// those of Build, they have no target and no address but one of the spec: DiffDisks chooses what is free in the running
+// domain. Disks whose volume is neither in Facts nor missing from the spec are left out. So are those that are invalid,
+// which the error names.
 func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.DomainDisk, error) {
 	plan, err := planIOThreads(&vmi.Spec.Domain)
 	if err != nil {
@@ -54,8 +55,10 @@ func PluggedDisks(vmi *v1.VirtualMachineInstance, facts Facts) ([]libvirtxml.Dom
 	var disks []libvirtxml.DomainDisk
 	var errs []error
 	for i := range vmi.Spec.Domain.Devices.Disks {
-		b := diskBuilder{vmi: vmi, spec: &vmi.Spec.Domain.Devices.Disks[i], path: devicesPath.Child("disks").Index(i), plan: plan}
-		if b.fact, b.prepared = facts.Disks[b.spec.Name]; !b.prepared && (volumes[b.spec.Name] && !facts.Unplugged[b.spec.Name] || b.spec.CDRom == nil) {
+		b := diskBuilder{vmi: vmi, spec: &vmi.Spec.Domain.Devices.Disks[i], path: devicesPath.Child("disks").Index(i),
+			plan: plan}
+		if b.fact, b.prepared = facts.Disks[b.spec.Name]; !b.prepared &&
+			(volumes[b.spec.Name] && !facts.Unplugged[b.spec.Name] || b.spec.CDRom == nil) {
 			continue
 		}
 		if b.prepared {
@@ -87,16 +90,18 @@ func checkPluggable(path *field.Path, disk *v1.Disk) error {
 	case kind == diskbus.LUN && bus == "", diskbus.Of(bus).Plugs(kind):
 		return nil
 	}
-	return field.Invalid(path, disk.Name, "a disk can be plugged into a running guest on the bus virtio or scsi only: set its bus, or restart the VM")
+	return field.Invalid(path, disk.Name,
+		"a disk can be plugged into a running guest on the bus virtio or scsi only: set its bus, or restart the VM")
 }
 
-// DiffDisks returns the operations by which the disks of a running domain become the desired ones of PluggedDisks. It attaches, detaches
-// and changes only disks whose medium is a hotplugged volume, by its path, and fills and empties drives. All other devices of the domain
-// stay as they are, whatever made them. Disks are identified by their alias. kept are the names of volumes that the guest keeps although they
-// are not among the desired disks: those whose state is not known now.
+// DiffDisks returns the operations by which the disks of a running domain become the desired ones of PluggedDisks. It
+// attaches, detaches and changes only disks whose medium is a hotplugged volume, by its path, and fills and empties
+// drives. All other devices of the domain stay as they are, whatever made them. Disks are identified by their alias.
+// kept are the names of volumes that the guest keeps although they are not among the desired disks: those whose state
+// is not known now.
 //
-// Each operation is safe to repeat: after it was carried out, DiffDisks does not return it any more. Disks are detached first, because
-// they make room.
+// Each operation is safe to repeat: after it was carried out, DiffDisks does not return it any more. Disks are detached
+// first, because they make room.
 func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept map[string]bool) []Operation {
 	var detach, change, attach []Operation
 	wanted, room := map[string]bool{}, roomIn(live)
@@ -110,7 +115,8 @@ func DiffDisks(desired []libvirtxml.DomainDisk, live *libvirtxml.Domain, kept ma
 		switch {
 		case has == nil && desired[i].Device != diskbus.CDRom && IsPlugged(&desired[i]):
 			attach = append(attach, Operation{Action: Attach, Name: name, Disk: room.place(desired[i])})
-		case has != nil && has.Device == diskbus.CDRom && desired[i].Device == diskbus.CDRom && isPluggedOrEmpty(has) && isPluggedOrEmpty(&desired[i]) &&
+		case has != nil && has.Device == diskbus.CDRom && desired[i].Device == diskbus.CDRom && isPluggedOrEmpty(has) &&
+			isPluggedOrEmpty(&desired[i]) &&
 			sourceOf(has) != sourceOf(&desired[i]) && (HasMedium(&desired[i]) || !kept[name]):
 			change = append(change, Operation{Action: Change, Name: name, Disk: withMedium(*has, &desired[i])})
 		}
@@ -142,7 +148,8 @@ func IsTracked(disk *libvirtxml.DomainDisk) bool {
 
 func isPluggedOrEmpty(disk *libvirtxml.DomainDisk) bool { return !HasMedium(disk) || IsPlugged(disk) }
 
-// HasMedium reports whether a disk has a medium. In libvirt's description, a drive without one has an empty file or device.
+// HasMedium reports whether a disk has a medium. In libvirt's description, a drive without one has an empty file or
+// device.
 func HasMedium(disk *libvirtxml.DomainDisk) bool {
 	source := disk.Source
 	return source != nil && (sourceOf(disk) != "" || source.File == nil && source.Block == nil)
@@ -186,7 +193,8 @@ func sourceOf(disk *libvirtxml.DomainDisk) string {
 	}
 }
 
-// withMedium returns a drive of a running domain with the medium of another one, or with none. libvirt changes no other setting of it.
+// withMedium returns a drive of a running domain with the medium of another one, or with none. libvirt changes no other
+// setting of it.
 func withMedium(drive libvirtxml.DomainDisk, from *libvirtxml.DomainDisk) libvirtxml.DomainDisk {
 	driver := libvirtxml.DomainDiskDriver{Name: "qemu"}
 	if drive.Driver != nil {
@@ -237,8 +245,8 @@ func roomIn(live *libvirtxml.Domain) *free {
 	return room
 }
 
-// place gives a disk a target, a unit of the first controller if its bus has units, only I/O threads that exist, and a boot order only if that
-// is free: it is for the next start.
+// place gives a disk a target, a unit of the first controller if its bus has units, only I/O threads that exist, and a
+// boot order only if that is free: it is for the next start.
 func (f *free) place(disk libvirtxml.DomainDisk) libvirtxml.DomainDisk {
 	target := *disk.Target
 	disk.Target = &target

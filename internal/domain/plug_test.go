@@ -71,13 +71,17 @@ func TestDiffOfDisks(t *testing.T) {
 	foreign := func(d *libvirtxml.Domain) {
 		d.Devices.Disks = append(d.Devices.Disks,
 			libvirtxml.DomainDisk{
-				Alias: &libvirtxml.DomainAlias{Name: "scsi0-0-0-0"}, Device: "disk", Target: &libvirtxml.DomainDiskTarget{Dev: "sdb", Bus: "scsi"},
-				Source:  &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: launcherpod.HotplugDisk("other", false)}},
+				Alias: &libvirtxml.DomainAlias{Name: "scsi0-0-0-0"}, Device: "disk",
+				Target: &libvirtxml.DomainDiskTarget{Dev: "sdb", Bus: "scsi"},
+				Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: launcherpod.HotplugDisk("other",
+					false)}},
 				Address: drive(0),
 			},
 			libvirtxml.DomainDisk{
-				Alias: &libvirtxml.DomainAlias{Name: "ua-disk-foreign"}, Device: "disk", Target: &libvirtxml.DomainDiskTarget{Dev: "sdc", Bus: "scsi"},
-				Source:  &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: "/var/run/kubevirt-private/vmi-disks/foreign/disk.img"}},
+				Alias: &libvirtxml.DomainAlias{Name: "ua-disk-foreign"}, Device: "disk",
+				Target: &libvirtxml.DomainDiskTarget{Dev: "sdc", Bus: "scsi"},
+				Source: &libvirtxml.DomainDiskSource{
+					File: &libvirtxml.DomainDiskSourceFile{File: "/var/run/kubevirt-private/vmi-disks/foreign/disk.img"}},
 				Address: drive(2),
 			})
 	}
@@ -173,13 +177,15 @@ func compareOperations(t *testing.T, name string, operations []domain.Operation)
 
 // At the start, the domain has the disks of all volumes that the Pod has.
 func TestBuildWithHotpluggedVolumes(t *testing.T) {
-	d := base().plug(diskOn("data", v1.DiskBusSCSI), true).hotpluggable(diskOn("late", v1.DiskBusVirtio)).hotpluggable(cdromOn("cd", "")).build(t)
+	d := base().plug(diskOn("data", v1.DiskBusSCSI),
+		true).hotpluggable(diskOn("late", v1.DiskBusVirtio)).hotpluggable(cdromOn("cd", "")).build(t)
 	var got []string
 	for i := range d.Devices.Disks {
 		disk := &d.Devices.Disks[i]
 		got = append(got, fmt.Sprintf("%s %s %v", disk.Alias.Name, disk.Target.Dev, disk.Source != nil))
 	}
-	want := []string{"ua-disk-root vda true", "ua-disk-cloudinit sda true", "ua-disk-data sdb true", "ua-disk-cd sdc false"}
+	want := []string{"ua-disk-root vda true", "ua-disk-cloudinit sda true", "ua-disk-data sdb true",
+		"ua-disk-cd sdc false"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -19,10 +19,12 @@ type NICChanges struct {
 	Detach []libvirtxml.DomainInterface
 }
 
-// DiffInterfaces compares the interfaces of a spec with those of the running domain. Only those with the bridge binding on a network of
-// Multus can change while a guest runs. inPod reports whether the guest's Pod has an interface on a network. Interfaces that the spec
-// does not contain are left.
-func DiffInterfaces(spec *v1.VirtualMachineInstanceSpec, live *libvirtxml.Domain, inPod func(*v1.Network) bool) NICChanges {
+// DiffInterfaces compares the interfaces of a spec with those of the running domain. Only those with the bridge binding
+// on a network of Multus can change while a guest runs. inPod reports whether the guest's Pod has an interface on a
+// network. Interfaces that the spec does not contain are left.
+func DiffInterfaces(
+	spec *v1.VirtualMachineInstanceSpec, live *libvirtxml.Domain, inPod func(*v1.Network) bool,
+) NICChanges {
 	has := map[string]*libvirtxml.DomainInterface{}
 	if live.Devices != nil {
 		for i := range live.Devices.Interfaces {

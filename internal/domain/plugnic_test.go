@@ -44,7 +44,8 @@ func TestDiffInterfaces(t *testing.T) {
 				if live.Devices == nil {
 					live.Devices = &libvirtxml.DomainDeviceList{}
 				}
-				live.Devices.Interfaces = append(live.Devices.Interfaces, libvirtxml.DomainInterface{Alias: &libvirtxml.DomainAlias{Name: InterfaceAlias(alias)}})
+				live.Devices.Interfaces = append(live.Devices.Interfaces,
+					libvirtxml.DomainInterface{Alias: &libvirtxml.DomainAlias{Name: InterfaceAlias(alias)}})
 			}
 			changes := DiffInterfaces(&vmi.Spec, live, func(n *v1.Network) bool { return strings.Contains(tc.pod, n.Name) })
 			var attach, lose []string
@@ -66,7 +67,8 @@ func TestInterface(t *testing.T) {
 	vmi := builder.MakeVMI("vm").Masquerade().Multus("blue", "blue").Obj()
 	facts := Facts{Interfaces: map[string]InterfaceFact{"blue": {Tap: "tap1", MAC: "02:00:00:00:00:02", MTU: 1400}}}
 	nic, err := Interface(vmi, facts, "blue")
-	if err != nil || nic.Alias.Name != "ua-nic-blue" || nic.Target.Dev != "tap1" || nic.MAC.Address != "02:00:00:00:00:02" || nic.MTU.Size != 1400 {
+	if err != nil || nic.Alias.Name != "ua-nic-blue" || nic.Target.Dev != "tap1" ||
+		nic.MAC.Address != "02:00:00:00:00:02" || nic.MTU.Size != 1400 {
 		t.Errorf("got %+v, %v", nic, err)
 	}
 	if _, err := Interface(vmi, facts, "green"); err == nil {

@@ -14,8 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureRealtime disables what would interrupt a realtime guest. virt-broker sets the priority of the vCPUs after the start, because
-// libvirtd in the Pod lacks the capability.
+// configureRealtime disables what would interrupt a realtime guest. virt-broker sets the priority of the vCPUs after
+// the start, because libvirtd in the Pod lacks the capability.
 func configureRealtime(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu == nil || cpu.Realtime == nil {
@@ -36,8 +36,8 @@ func configureRealtime(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtx
 	return nil
 }
 
-// RealtimeVCPUs returns the vCPUs with a realtime priority, in ascending order: those of the mask that are present at the
-// start, or without a mask all that are present. It returns nil for a guest that is not realtime.
+// RealtimeVCPUs returns the vCPUs with a realtime priority, in ascending order: those of the mask that are present at
+// the start, or without a mask all that are present. It returns nil for a guest that is not realtime.
 func RealtimeVCPUs(vmi *v1.VirtualMachineInstance) ([]uint, error) {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu == nil || cpu.Realtime == nil {

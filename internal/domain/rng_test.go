@@ -13,8 +13,9 @@ import (
 
 func TestRNG(t *testing.T) {
 	expectEqual(t, makeGuest().build(t).Devices.RNGs, nil)
-	expectEqual(t, makeGuest().devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} }).build(t).Devices.RNGs, []libvirtxml.DomainRNG{{
-		Model:   "virtio-non-transitional",
-		Backend: &libvirtxml.DomainRNGBackend{Random: &libvirtxml.DomainRNGBackendRandom{Device: "/dev/urandom"}},
-	}})
+	expectEqual(t, makeGuest().devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} }).build(t).Devices.RNGs,
+		[]libvirtxml.DomainRNG{{
+			Model:   "virtio-non-transitional",
+			Backend: &libvirtxml.DomainRNGBackend{Random: &libvirtxml.DomainRNGBackendRandom{Device: "/dev/urandom"}},
+		}})
 }

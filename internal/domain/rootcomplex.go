@@ -12,8 +12,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Slots of the PCIe root complex. QEMU and libvirt use 0 for the host bridge, 1 for the video card, 0x1b for the first ICH9
-// sound card and 0x1f for the chipset and its SATA controller. KubeVirt reserves the same.
+// Slots of the PCIe root complex. QEMU and libvirt use 0 for the host bridge, 1 for the video card, 0x1b for the first
+// ICH9 sound card and 0x1f for the chipset and its SATA controller. KubeVirt reserves the same.
 const (
 	firstRootSlot = 0x02
 	soundSlot     = 0x1b
@@ -25,10 +25,11 @@ func onRootComplex(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.Annotations[v1.PlacePCIDevicesOnRootComplex] == "true"
 }
 
-// hasPCIe reports whether a machine type has a PCIe root complex: q35, and virt on arm64. On i440fx all devices are on the root
-// bus.
+// hasPCIe reports whether a machine type has a PCIe root complex: q35, and virt on arm64. On i440fx all devices are on
+// the root bus.
 func hasPCIe(domain *libvirtxml.Domain) bool {
-	return domain.OS != nil && (strings.Contains(domain.OS.Type.Machine, defaultMachine) || strings.HasPrefix(domain.OS.Type.Machine, "virt"))
+	return domain.OS != nil &&
+		(strings.Contains(domain.OS.Type.Machine, defaultMachine) || strings.HasPrefix(domain.OS.Type.Machine, "virt"))
 }
 
 // placeOnRootComplex assigns a slot of the root complex to each PCI device without an address in the spec.
@@ -63,11 +64,12 @@ func placeOnRootComplex(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirt
 
 func rootAddress(slot uint) *libvirtxml.DomainAddress {
 	var bus, function uint
-	return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: new(uint), Bus: &bus, Slot: &slot, Function: &function}}
+	return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: new(uint), Bus: &bus, Slot: &slot,
+		Function: &function}}
 }
 
-// pciAddresses returns the addresses of all devices that need a slot: first those that KubeVirt places, in its order, then
-// those that libvirt would place behind a bridge.
+// pciAddresses returns the addresses of all devices that need a slot: first those that KubeVirt places, in its order,
+// then those that libvirt would place behind a bridge.
 func pciAddresses(devices *libvirtxml.DomainDeviceList) []**libvirtxml.DomainAddress {
 	var out []**libvirtxml.DomainAddress
 	for i := range devices.Interfaces {

@@ -10,10 +10,10 @@ import (
 	"libvirt.org/go/libvirtxml"
 )
 
-// ForTarget returns the domain for the target of a migration. live is the running domain at the source. It provides all that
-// the guest sees, including the CPU, the addresses and the models that libvirt chose at the start. built is the result of Build
-// with the target's facts. It provides what depends on the target's Pod: paths of disks, names of taps, CPUs. Neither is
-// changed.
+// ForTarget returns the domain for the target of a migration. live is the running domain at the source. It provides all
+// that the guest sees, including the CPU, the addresses and the models that libvirt chose at the start. built is the
+// result of Build with the target's facts. It provides what depends on the target's Pod: paths of disks, names of taps,
+// CPUs. Neither is changed.
 func ForTarget(live, built *libvirtxml.Domain) (*libvirtxml.Domain, error) {
 	text, err := live.Marshal()
 	if err != nil {
@@ -119,7 +119,8 @@ func interfacesAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 	return errors.Join(errs...)
 }
 
-// socketsAtTarget copies the backends of character devices, of graphics and of TPMs. libvirt chooses those that are not set.
+// socketsAtTarget copies the backends of character devices, of graphics and of TPMs. libvirt chooses those that are not
+// set.
 func socketsAtTarget(target, built *libvirtxml.DomainDeviceList) {
 	for i := range target.Serials {
 		target.Serials[i].Source, target.Serials[i].Log = nil, nil
@@ -147,9 +148,12 @@ func socketsAtTarget(target, built *libvirtxml.DomainDeviceList) {
 }
 
 // channelSource returns the backend of the channel with the same name.
-func channelSource(built []libvirtxml.DomainChannel, to *libvirtxml.DomainChannelTarget) *libvirtxml.DomainChardevSource {
+func channelSource(
+	built []libvirtxml.DomainChannel, to *libvirtxml.DomainChannelTarget,
+) *libvirtxml.DomainChardevSource {
 	for i := range built {
-		if there := built[i].Target; to != nil && there != nil && to.VirtIO != nil && there.VirtIO != nil && to.VirtIO.Name == there.VirtIO.Name {
+		if there := built[i].Target; to != nil && there != nil && to.VirtIO != nil && there.VirtIO != nil &&
+			to.VirtIO.Name == there.VirtIO.Name {
 			return built[i].Source
 		}
 	}

@@ -20,7 +20,8 @@ import (
 
 // mover returns a guest with one of each device that is different at the target.
 func mover() *guest {
-	return dedicated(1, 2, 0, 1).kvm().masquerade().containerDisk("root", v1.DiskBusVirtio).blockClaim(diskOn("data", v1.DiskBusSCSI))
+	return dedicated(1, 2, 0, 1).kvm().masquerade().containerDisk("root",
+		v1.DiskBusVirtio).blockClaim(diskOn("data", v1.DiskBusSCSI))
 }
 
 // elsewhere returns the same guest with the facts of another node.
@@ -31,7 +32,8 @@ func elsewhere() *guest {
 			f.NUMACells[i].CPUs = []domain.CPUFact{{ID: 6}, {ID: 7}}
 		}
 		root := f.Disks["root"]
-		root.Path, root.BackingPath, root.DirectIO = "/var/run/elsewhere/root.qcow2", "/var/run/elsewhere/disk.img", !root.DirectIO
+		root.Path, root.BackingPath, root.DirectIO = "/var/run/elsewhere/root.qcow2", "/var/run/elsewhere/disk.img",
+			!root.DirectIO
 		f.Disks["root"] = root
 		for name, nic := range f.Interfaces {
 			nic.Tap = "elsewhere0"
@@ -46,14 +48,17 @@ func lives(t *testing.T, g *guest) *libvirtxml.Domain {
 	live := g.build(t)
 	live.ID = ptr.To(7)
 	live.CPU = &libvirtxml.DomainCPU{
-		Mode: "custom", Match: "exact", Check: "full", Model: &libvirtxml.DomainCPUModel{Value: "EPYC-Milan", Fallback: "forbid"}, Topology: live.CPU.Topology,
+		Mode: "custom", Match: "exact", Check: "full",
+		Model: &libvirtxml.DomainCPUModel{Value: "EPYC-Milan", Fallback: "forbid"}, Topology: live.CPU.Topology,
 	}
 	live.OS.Type.Machine = "pc-q35-10.0"
 	live.Devices.Serials[0].Source.Pty.Path, live.Devices.Consoles[0].Source.Pty.Path = "/dev/pts/0", "/dev/pts/0"
 	live.Devices.Consoles[0].TTY = "/dev/pts/0"
-	live.Devices.Channels[0].Source.UNIX = &libvirtxml.DomainChardevSourceUNIX{Mode: "bind", Path: "/var/run/libvirt/run/channel/7-x/agent"}
+	live.Devices.Channels[0].Source.UNIX = &libvirtxml.DomainChardevSourceUNIX{Mode: "bind",
+		Path: "/var/run/libvirt/run/channel/7-x/agent"}
 	for i := range live.Devices.Disks {
-		live.Devices.Disks[i].Address = &libvirtxml.DomainAddress{Drive: &libvirtxml.DomainAddressDrive{Unit: ptr.To(uint(i))}}
+		live.Devices.Disks[i].Address = &libvirtxml.DomainAddress{Drive: &libvirtxml.DomainAddressDrive{Unit: ptr.To(
+			uint(i))}}
 	}
 	live.Devices.Interfaces[0].Address = &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Bus: ptr.To[uint](1)}}
 	// As the agent reads it from libvirt.
@@ -98,16 +103,19 @@ func TestForTargetTakesTheHostsPartsFromTheTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk, nic := got.Devices.Disks[0], got.Devices.Interfaces[0]
-	if disk.Source.File.File != "/var/run/elsewhere/root.qcow2" || disk.BackingStore.Source.File.File != "/var/run/elsewhere/disk.img" {
+	if disk.Source.File.File != "/var/run/elsewhere/root.qcow2" ||
+		disk.BackingStore.Source.File.File != "/var/run/elsewhere/disk.img" {
 		t.Errorf("the disk lies in %+v over %+v", disk.Source.File, disk.BackingStore.Source)
 	}
 	if nic.Target.Dev != "elsewhere0" || nic.Driver.Name != "qemu" {
 		t.Errorf("the interface is %+v with %+v", nic.Target, nic.Driver)
 	}
-	if got.CPUTune.VCPUPin[0].CPUSet != built.CPUTune.VCPUPin[0].CPUSet || got.CPUTune.VCPUPin[0].CPUSet == live.CPUTune.VCPUPin[0].CPUSet {
+	if got.CPUTune.VCPUPin[0].CPUSet != built.CPUTune.VCPUPin[0].CPUSet ||
+		got.CPUTune.VCPUPin[0].CPUSet == live.CPUTune.VCPUPin[0].CPUSet {
 		t.Errorf("the first CPU is pinned to %s", got.CPUTune.VCPUPin[0].CPUSet)
 	}
-	if got.Devices.Serials[0].Source.Pty.Path != "" || got.Devices.Consoles[0].TTY != "" || got.Devices.Channels[0].Source.UNIX.Path != "" || got.ID != nil {
+	if got.Devices.Serials[0].Source.Pty.Path != "" || got.Devices.Consoles[0].TTY != "" ||
+		got.Devices.Channels[0].Source.UNIX.Path != "" || got.ID != nil {
 		t.Error("something is left of the source's Pod")
 	}
 }

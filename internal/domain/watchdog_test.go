@@ -31,7 +31,8 @@ func TestWatchdog(t *testing.T) {
 
 func TestWatchdogRefused(t *testing.T) {
 	watched(v1.WatchdogDevice{}).expectRefused(t, "spec.domain.devices.watchdog.i6300esb", "device")
-	watched(v1.WatchdogDevice{Diag288: &v1.Diag288Watchdog{}}).expectRefused(t, "spec.domain.devices.watchdog.diag288", "i6300esb")
+	watched(v1.WatchdogDevice{Diag288: &v1.Diag288Watchdog{}}).expectRefused(t, "spec.domain.devices.watchdog.diag288",
+		"i6300esb")
 	watched(v1.WatchdogDevice{I6300ESB: &v1.I6300ESBWatchdog{Action: "bark"}}).
 		expectRefused(t, "spec.domain.devices.watchdog.i6300esb.action", "poweroff")
 }

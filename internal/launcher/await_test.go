@@ -80,7 +80,8 @@ func TestAwait(t *testing.T) {
 func TestAwaitEndsWithTheConnection(t *testing.T) {
 	libvirtd := &incoming{states: []domainState{{}}, events: make(chan libvirtwire.Event)}
 	close(libvirtd.events)
-	if err := (Await{Domain: "default_vm", Timeout: time.Minute}).runWith(t.Context(), libvirtd); err == nil || errors.Is(err, context.DeadlineExceeded) {
+	if err := (Await{Domain: "default_vm", Timeout: time.Minute}).runWith(t.Context(), libvirtd); err == nil ||
+		errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -86,7 +86,8 @@ func TestSetState(t *testing.T) {
 func TestCrashNamesTheSignal(t *testing.T) {
 	g := guest{started: true, ended: true, end: rpc.StoppedFailed}
 	status := unix.WaitStatus(unix.SIGKILL)
-	if outcome, _ := g.outcome(&status); !strings.Contains(outcome.Message, "SIGKILL") || !strings.Contains(outcome.Message, "memory") {
+	if outcome, _ := g.outcome(&status); !strings.Contains(outcome.Message, "SIGKILL") ||
+		!strings.Contains(outcome.Message, "memory") {
 		t.Errorf("the message is %q", outcome.Message)
 	}
 }

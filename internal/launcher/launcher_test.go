@@ -57,7 +57,8 @@ func startDomainOf(t *testing.T, p *pod, xml string) *libvirt.Domain {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = domain.Free() })
-	p.eventually("the launcher detects the guest", func() bool { return strings.Contains(string(p.stderr.Contents()), "The guest runs") })
+	p.eventually("the launcher detects the guest",
+		func() bool { return strings.Contains(string(p.stderr.Contents()), "The guest runs") })
 	return domain
 }
 
@@ -79,7 +80,8 @@ func TestTPM(t *testing.T) {
 }
 
 func TestLibvirtLogFilters(t *testing.T) {
-	p := startPod(t, "--grace-period-seconds", "0", "-v", "0", "--libvirt-log-filters", "3:rpc 3:util.object 1:qemu 3:qemu.qemu_monitor")
+	p := startPod(t, "--grace-period-seconds", "0", "-v", "0", "--libvirt-log-filters",
+		"3:rpc 3:util.object 1:qemu 3:qemu.qemu_monitor")
 	startDomain(t, p)
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
@@ -100,14 +102,16 @@ func TestMalformedLibvirtLogFilters(t *testing.T) {
 	startDomain(t, p)
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
-	if log := string(p.stderr.Contents()); strings.Contains(log, ": debug : ") || !strings.Contains(log, "is no log filter") {
+	if log := string(p.stderr.Contents()); strings.Contains(log, ": debug : ") ||
+		!strings.Contains(log, "is no log filter") {
 		t.Errorf("the log has debug messages, or does not name the malformed filter:\n%s", log)
 	}
 }
 
 func TestStoppedBeforeAnyGuest(t *testing.T) {
 	p := startPod(t)
-	p.eventually("the launcher is connected", func() bool { return strings.Contains(string(p.stderr.Contents()), "Connected to libvirtd") })
+	p.eventually("the launcher is connected",
+		func() bool { return strings.Contains(string(p.stderr.Contents()), "Connected to libvirtd") })
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeNotStarted)
 }
@@ -192,7 +196,8 @@ func TestConsoleAndMemory(t *testing.T) {
 	tailed := make(chan error, 1)
 	go func() { tailed <- tail.Run(p.consoleLog(), log, nil, nil) }()
 	// The output of SeaBIOS may come first.
-	p.eventually("the console reaches the log", func() bool { return strings.Contains(string(log.Contents()), "a line of the guest\n") })
+	p.eventually("the console reaches the log",
+		func() bool { return strings.Contains(string(log.Contents()), "a line of the guest\n") })
 
 	status := statusFields("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
 	t.Logf("launcher: VmRSS %s, anonymous %s", status["VmRSS"], status["RssAnon"])

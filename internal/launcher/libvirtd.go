@@ -226,7 +226,8 @@ func logEnvironment(filters string) ([]string, error) {
 	fields := strings.Fields(filters)
 	for _, filter := range fields {
 		if !logFilter.MatchString(filter) {
-			return nil, fmt.Errorf("%q is no log filter of libvirt's: give PRIORITY:NAME, the priority from 1 (debug) to 4 (error)", filter)
+			return nil, fmt.Errorf(
+				"%q is no log filter of libvirt's: give PRIORITY:NAME, the priority from 1 (debug) to 4 (error)", filter)
 		}
 	}
 	if len(fields) == 0 {

@@ -170,7 +170,8 @@ func TestSaveCapabilities(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			err := saveCapabilities(t.Context(), tc.source, dir)
-			if tc.message == "" && err != nil || tc.message != "" && (!errors.Is(err, refused) || !strings.Contains(err.Error(), tc.message)) {
+			if tc.message == "" && err != nil ||
+				tc.message != "" && (!errors.Is(err, refused) || !strings.Contains(err.Error(), tc.message)) {
 				t.Errorf("error %v, want one with %q", err, tc.message)
 			}
 			if diff := cmp.Diff(tc.files, filesIn(t, dir)); diff != "" {
@@ -193,7 +194,8 @@ func TestSaveCapabilitiesReplaces(t *testing.T) {
 	if got := filesIn(t, dir)["capabilities.xml"]; got != "<capabilities/>" {
 		t.Errorf("the file has %q", got)
 	}
-	if err := saveCapabilities(t.Context(), fakeCapabilities{}, filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
+	if err := saveCapabilities(t.Context(), fakeCapabilities{}, filepath.Join(dir, "missing")); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("error %v, want one about the missing directory", err)
 	}
 }

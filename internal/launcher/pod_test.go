@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// The tests with a real libvirtd run the launcher as PID 1 of a Pod that they create: namespaces, the launcher image's files as a
-// read-only root, UID 107. The test binary also sets up the Pod from inside.
+// The tests with a real libvirtd run the launcher as PID 1 of a Pod that they create: namespaces, the launcher image's
+// files as a read-only root, UID 107. The test binary also sets up the Pod from inside.
 const (
 	// rootEnv names the directory with the launcher image's unpacked files.
 	rootEnv   = "VIREO_LAUNCHER_ROOTFS"
@@ -190,7 +190,8 @@ func (p *pod) child(name string) int {
 	statuses, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, file := range statuses {
 		fields := statusFields(file)
-		if fields["PPid"] == strconv.Itoa(p.cmd.Process.Pid) && strings.HasPrefix(fields["Name"], name) && fields["State"] != "Z (zombie)" {
+		if fields["PPid"] == strconv.Itoa(p.cmd.Process.Pid) && strings.HasPrefix(fields["Name"], name) &&
+			fields["State"] != "Z (zombie)" {
 			pid, _ := strconv.Atoi(fields["Pid"])
 			return pid
 		}
@@ -211,7 +212,8 @@ func statusFields(file string) map[string]string {
 	return fields
 }
 
-// becomeLauncher runs as PID 1 in the new namespaces: it creates what the kubelet would create, and executes the launcher.
+// becomeLauncher runs as PID 1 in the new namespaces: it creates what the kubelet would create, and executes the
+// launcher.
 func becomeLauncher(dir string, args []string) error {
 	root := filepath.Join(dir, "root")
 	steps := []func() error{
@@ -235,7 +237,8 @@ func becomeLauncher(dir string, args []string) error {
 			return fmt.Errorf("step %d: %w", i, err)
 		}
 	}
-	return unix.Exec("/run/test/virt-launcher", append([]string{"virt-launcher"}, args...), []string{"PATH=/usr/sbin:/usr/bin"})
+	return unix.Exec("/run/test/virt-launcher", append([]string{"virt-launcher"}, args...),
+		[]string{"PATH=/usr/sbin:/usr/bin"})
 }
 
 func mountDev(root string) error {
@@ -293,7 +296,8 @@ func mountVolumes(dir, root string) error {
 	if err := os.CopyFS(copied, os.DirFS(etc)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(copied, "resolv.conf"), []byte("nameserver 10.96.0.10\nsearch a.svc\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(copied, "resolv.conf"), []byte("nameserver 10.96.0.10\nsearch a.svc\n"),
+		0o644); err != nil {
 		return err
 	}
 	if err := unix.Mount(copied, etc, "", unix.MS_BIND, ""); err != nil {

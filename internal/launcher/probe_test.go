@@ -20,7 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
-// guestAgent is a fake guest agent. It returns the next of a command's responses for each call, and the last one repeatedly.
+// guestAgent is a fake guest agent. It returns the next of a command's responses for each call, and the last one
+// repeatedly.
 type guestAgent struct {
 	responses map[string][]string
 	commands  []string
@@ -67,7 +68,9 @@ func (g *guestAgent) Lookup(_ context.Context, name string) (libvirtwire.Domain,
 	return libvirtwire.Domain{Name: name, ID: 1}, nil
 }
 
-func (g *guestAgent) AgentCommand(ctx context.Context, domain libvirtwire.Domain, command string, _ time.Duration) (string, error) {
+func (g *guestAgent) AgentCommand(
+	ctx context.Context, domain libvirtwire.Domain, command string, _ time.Duration,
+) (string, error) {
 	var parsed struct {
 		Execute   string          `json:"execute"`
 		Arguments json.RawMessage `json:"arguments"`
@@ -140,7 +143,8 @@ func TestProbeTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	guest := &guestAgent{responses: map[string][]string{"guest-exec": {`{"return":{"pid":1}}`}, "guest-exec-status": {`{"return":{"exited":false}}`}}}
 	cancel()
-	code, err := Probe{Domain: "default_vm", Command: []string{"sleep"}, Timeout: time.Minute}.runWith(ctx, guest, &bytes.Buffer{})
+	code, err := Probe{Domain: "default_vm", Command: []string{"sleep"}, Timeout: time.Minute}.runWith(ctx, guest,
+		&bytes.Buffer{})
 	if code != probeFailed || err == nil {
 		t.Errorf("code %d, %v", code, err)
 	}
@@ -194,7 +198,8 @@ func TestPingOfUnresponsiveGuest(t *testing.T) {
 // The annotation only disables guestAgentPing.
 func TestCommandRunsWhileProbesArePaused(t *testing.T) {
 	guest := &guestAgent{note: launcherpod.ProbesNote}
-	code, err := Probe{Domain: "default_vm", Command: []string{"check"}, Timeout: time.Minute}.runWith(t.Context(), guest, &bytes.Buffer{})
+	code, err := Probe{Domain: "default_vm", Command: []string{"check"}, Timeout: time.Minute}.runWith(t.Context(), guest,
+		&bytes.Buffer{})
 	if code != probeFailed || err == nil || len(guest.commands) == 0 {
 		t.Errorf("code %d, %v, commands %v", code, err, guest.commands)
 	}
@@ -203,7 +208,8 @@ func TestCommandRunsWhileProbesArePaused(t *testing.T) {
 // The domain's state is read even after the timeout of the ping.
 func TestPingThatTimesOutSucceedsWhenTheGuestIsPaused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	guest := &guestAgent{states: []domainState{{libvirtwire.StateRunning, 1}, {libvirtwire.StatePaused, int32(libvirtwire.PausedUser)}}}
+	guest := &guestAgent{states: []domainState{{libvirtwire.StateRunning, 1},
+		{libvirtwire.StatePaused, int32(libvirtwire.PausedUser)}}}
 	cancel()
 	code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.runWith(ctx, guest, &bytes.Buffer{})
 	if code != 0 || err != nil {

@@ -60,7 +60,8 @@ func TestMakeStateDirs(t *testing.T) {
 }
 
 func TestConfigureQEMU(t *testing.T) {
-	image := filepath.Join("..", "..", "images", "virt-launcher", "rootfs", "usr", "share", "vireo", "libvirt", "qemu.conf")
+	image := filepath.Join("..", "..", "images", "virt-launcher", "rootfs", "usr", "share", "vireo", "libvirt",
+		"qemu.conf")
 	content, err := os.ReadFile(image)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,8 @@ func TestConfigureQEMU(t *testing.T) {
 	if shipped == nil {
 		t.Fatalf("%s has no line with shared_filesystems", image)
 	}
-	want := []string{"/var/run/kubevirt-private/vmi-disks", launcherpod.HotplugDisksDir, launcherpod.StateDir, launcherpod.TrackedDisksDir}
+	want := []string{"/var/run/kubevirt-private/vmi-disks", launcherpod.HotplugDisksDir, launcherpod.StateDir,
+		launcherpod.TrackedDisksDir}
 	if got := `"` + strings.Join(want, `", "`) + `"`; string(shipped[1]) != got {
 		t.Errorf("the image's configuration shares %s, want %s", shipped[1], got)
 	}

@@ -43,7 +43,8 @@ func TestNames(t *testing.T) {
 
 func TestIsSecondary(t *testing.T) {
 	for name, want := range map[string]bool{
-		SecondaryInterface("blue"): true, "eth0": false, "net1": false, "pod": false, "pod0123456789g": false, "pod0123456789ab": false, MigrationInterface: false,
+		SecondaryInterface("blue"): true, "eth0": false, "net1": false, "pod": false, "pod0123456789g": false,
+		"pod0123456789ab": false, MigrationInterface: false,
 	} {
 		if got := IsSecondaryInterface(name); got != want {
 			t.Errorf("%s: got %t", name, got)

@@ -12,10 +12,10 @@ import (
 	"sync"
 )
 
-// listener is a listener that limits the number of open connections. A new connection beyond the limit closes the oldest one that is not
-// protected, of the client that has most. If it waited instead, a client that opens connections and sends nothing could keep out all
-// others: the kubelet's probes would fail, and the kubelet would kill the process. And if it closed the oldest one of all, such a client
-// would close the connections of all others.
+// listener is a listener that limits the number of open connections. A new connection beyond the limit closes the
+// oldest one that is not protected, of the client that has most. If it waited instead, a client that opens connections
+// and sends nothing could keep out all others: the kubelet's probes would fail, and the kubelet would kill the process.
+// And if it closed the oldest one of all, such a client would close the connections of all others.
 type listener struct {
 	net.Listener
 	limit int
@@ -34,8 +34,8 @@ type client struct {
 	connections int
 }
 
-// Connections returns a listener that limits the number of open connections of another one. A new connection beyond the limit closes the oldest
-// one that is not protected, of the address that has most connections.
+// Connections returns a listener that limits the number of open connections of another one. A new connection beyond the
+// limit closes the oldest one that is not protected, of the address that has most connections.
 func Connections(l net.Listener, limit int) net.Listener {
 	return &listener{Listener: l, limit: limit, clients: map[string]*client{}}
 }
@@ -136,8 +136,8 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Protect protects the connection of the request with this context until the returned function is called: new connections do not close it.
-// Protect fewer connections than the limit; otherwise new ones are closed at once.
+// Protect protects the connection of the request with this context until the returned function is called: new
+// connections do not close it. Protect fewer connections than the limit; otherwise new ones are closed at once.
 func Protect(ctx context.Context) (release func()) {
 	c, ok := ctx.Value(key{}).(*conn)
 	if !ok {
@@ -147,8 +147,8 @@ func Protect(ctx context.Context) (release func()) {
 	return func() { c.listener.protect(c, -1) }
 }
 
-// Protected returns a handler that protects the connections of the first limit requests that it serves at a time. Its server has ConnContext as
-// its ConnContext.
+// Protected returns a handler that protects the connections of the first limit requests that it serves at a time. Its
+// server has ConnContext as its ConnContext.
 func Protected(handler http.Handler, limit int) http.Handler {
 	free := make(chan struct{}, limit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

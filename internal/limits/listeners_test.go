@@ -18,8 +18,8 @@ import (
 
 const root = "../.."
 
-// protection says how a listener is protected from clients that send nothing or too much: text of a file that limits its connections, that
-// demands a certificate of its clients in the handshake, or that lets only some clients reach it.
+// protection says how a listener is protected from clients that send nothing or too much: text of a file that limits
+// its connections, that demands a certificate of its clients in the handshake, or that lets only some clients reach it.
 type protection struct{ file, text string }
 
 const (
@@ -29,8 +29,8 @@ const (
 	bridge      = `unix.BindToDevice(`
 )
 
-// listeners are the calls of components that listen, by file and function, and how each is protected. Add a new one with its protection:
-// every Pod of the cluster can connect to a component, unless a network policy forbids it.
+// listeners are the calls of components that listen, by file and function, and how each is protected. Add a new one
+// with its protection: every Pod of the cluster can connect to a component, unless a network policy forbids it.
 var listeners = map[string][]protection{
 	"internal/component/metrics/server.go listen":    {{"internal/component/metrics/server.go", limit}},
 	"internal/component/health/health.go WithProbes": {{"internal/component/health/health.go", limit}},
@@ -60,8 +60,8 @@ var listeners = map[string][]protection{
 // listens matches the functions that make a listener, also inside libraries.
 var listens = regexp.MustCompile(`^(Listen|ListenPacket|ListenTCP|ListenUDP|ListenUnix|ListenAndServe|ListenAndServeTLS|NewSecureServingOptions)$`)
 
-// unlimited are servers of controller-runtime that have no limit of connections, and that a manager starts unless it is configured
-// otherwise.
+// unlimited are servers of controller-runtime that have no limit of connections, and that a manager starts unless it is
+// configured otherwise.
 var unlimited = regexp.MustCompile(`\b(webhook\.DefaultServer|HealthProbeBindAddress:|PprofBindAddress:|metricsserver\.Options\{BindAddress: [^"]|metricsserver\.Options\{BindAddress: "[^0])`)
 
 // Every listener of every component has a limit of connections, or demands a certificate.
@@ -114,7 +114,8 @@ func TestEveryListenerIsProtected(t *testing.T) {
 	}
 }
 
-// managed checks that a manager starts no server of its own: that of metrics by default, and that of webhooks if one is registered.
+// managed checks that a manager starts no server of its own: that of metrics by default, and that of webhooks if one is
+// registered.
 func managed(t *testing.T, file, text string) error {
 	t.Helper()
 	if !strings.Contains(text, "ctrl.NewManager(") {

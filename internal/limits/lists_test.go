@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// cached matches what virt-controller's lists are read from that its cache has, by the convention of its names. Anything else may read from
-// the API server.
+// cached matches what virt-controller's lists are read from that its cache has, by the convention of its names.
+// Anything else may read from the API server.
 var cached = regexp.MustCompile(`(^|\.)(Client|client|Cached|cached|cache|Objects|c|t|r|a|i|g)$`)
 
 // unpaged are the functions with a list from elsewhere that has no limit, and why that is harmless.
@@ -40,7 +40,8 @@ var unpaged = map[string]string{
 	"internal/controller/migration/virtualmachineinstancemigration/admit.go candidates": "the cache: readLive reads from the API server",
 }
 
-// A tenant decides how many objects its namespaces have, and how large they are: what is read from the API server is read page by page.
+// A tenant decides how many objects its namespaces have, and how large they are: what is read from the API server is
+// read page by page.
 func TestListsFromTheAPIServerArePaged(t *testing.T) {
 	found := map[string]bool{}
 	for _, dir := range []string{"internal/controller", "internal/webhook"} {
@@ -60,7 +61,8 @@ func TestListsFromTheAPIServerArePaged(t *testing.T) {
 	}
 	for where := range found {
 		if unpaged[where] == "" {
-			t.Errorf("%s lists without a limit: use kit.EachMetadata or kit.EachPage, or add it to unpaged with the reason", where)
+			t.Errorf("%s lists without a limit: use kit.EachMetadata or kit.EachPage, or add it to unpaged with the reason",
+				where)
 		}
 	}
 	for where := range unpaged {

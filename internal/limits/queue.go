@@ -70,9 +70,9 @@ func (q *Queue) Do(ctx context.Context, namespace string, do func() error) error
 	return do()
 }
 
-// Acquire waits for units. release returns them and may be called more than once. Acquire returns the context's error when that
-// is done first, ErrQueueFull when the request cannot be queued, and an error when the namespace may never use that many units. A
-// caller that has units must not acquire more: two such callers could deadlock.
+// Acquire waits for units. release returns them and may be called more than once. Acquire returns the context's error
+// when that is done first, ErrQueueFull when the request cannot be queued, and an error when the namespace may never
+// use that many units. A caller that has units must not acquire more: two such callers could deadlock.
 func (q *Queue) Acquire(ctx context.Context, namespace string, units int64) (release func(), err error) {
 	if limit := min(q.limits.Capacity, q.limits.PerNamespace); units > limit {
 		return nil, fmt.Errorf("%d is more than the %d that a namespace may have", units, limit)

@@ -71,7 +71,8 @@ func TestCanceledRequestIsNotGranted(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		if err := q.Do(canceled, "b", func() error { return errors.New("it was granted") }); !errors.Is(err, context.Canceled) {
+		if err := q.Do(canceled, "b", func() error { return errors.New("it was granted") }); !errors.Is(err,
+			context.Canceled) {
 			t.Fatalf("got %v, want %v", err, context.Canceled)
 		}
 	}

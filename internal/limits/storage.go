@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxHanging is how many accesses to a Pod's files may hang at a time. The kernel does not interrupt them, and each blocks a
-// thread: with a claim on a server that is gone, each reconciliation would block another one.
+// maxHanging is how many accesses to a Pod's files may hang at a time. The kernel does not interrupt them, and each
+// blocks a thread: with a claim on a server that is gone, each reconciliation would block another one.
 const maxHanging = 4
 
 // ErrHanging means that a Pod's storage does not respond.
@@ -25,9 +25,9 @@ var hanging = struct {
 	by map[types.UID]int
 }{by: map[types.UID]int{}}
 
-// Access calls do with a file of a Pod, and returns when that returns or the context is done. do may still run then, so it must not
-// access what the caller uses afterwards. Access closes the file when do has returned. It fails at once if too many accesses to the
-// Pod's files hang.
+// Access calls do with a file of a Pod, and returns when that returns or the context is done. do may still run then, so
+// it must not access what the caller uses afterwards. Access closes the file when do has returned. It fails at once if
+// too many accesses to the Pod's files hang.
 func Access(ctx context.Context, pod types.UID, file io.Closer, do func() error) error {
 	if !enter(pod) {
 		_ = file.Close()

@@ -16,8 +16,8 @@ func ExponentialBackoff(initial, limit time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: initial, Factor: 2, Steps: math.MaxInt, Cap: limit}
 }
 
-// TokenBucket is a token bucket whose refill interval backs off: each token that the caller had to wait for makes the interval
-// longer, and a full bucket resets it. rate.Limiter has a constant rate. It is not safe for concurrent use.
+// TokenBucket is a token bucket whose refill interval backs off: each token that the caller had to wait for makes the
+// interval longer, and a full bucket resets it. rate.Limiter has a constant rate. It is not safe for concurrent use.
 type TokenBucket struct {
 	burst int
 	// initial is the backoff of the refill interval, next its current state.

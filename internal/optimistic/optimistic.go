@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package optimistic patches objects with their resource version as the precondition: the API server refuses the patch of an
-// object that has changed since it was read, with an error for which apierrors.IsConflict is true.
+// Package optimistic patches objects with their resource version as the precondition: the API server refuses the patch
+// of an object that has changed since it was read, with an error for which apierrors.IsConflict is true.
 package optimistic
 
 import (
@@ -23,9 +23,9 @@ func MergeFrom(read client.Object) client.Patch {
 	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 }
 
-// Patch makes a change to a copy of an object, sends the patch, and returns the copy as the API server has it then. It sends
-// the patch even if change does nothing. The object that it is given stays as it is. With an error the copy is not what the
-// API server has.
+// Patch makes a change to a copy of an object, sends the patch, and returns the copy as the API server has it then. It
+// sends the patch even if change does nothing. The object that it is given stays as it is. With an error the copy is
+// not what the API server has.
 func Patch[T client.Object](ctx context.Context, c client.Writer, read T, change func(T)) (T, error) {
 	changed := read.DeepCopyObject().(T)
 	change(changed)
@@ -33,12 +33,13 @@ func Patch[T client.Object](ctx context.Context, c client.Writer, read T, change
 	return changed, err
 }
 
-// Client returns a client that, for the kinds of the given objects, does not return a version from the cache that is older than what
-// it wrote itself: Get fails with a conflict until the cache has received that write. A reconciliation of the older version would
-// repeat what is done, and its writes would be refused. Creations, deletions and what other clients write do not count.
+// Client returns a client that, for the kinds of the given objects, does not return a version from the cache that is
+// older than what it wrote itself: Get fails with a conflict until the cache has received that write. A reconciliation
+// of the older version would repeat what is done, and its writes would be refused. Creations, deletions and what other
+// clients write do not count.
 //
-// Its user must reconcile an object again when the cache receives it, and read each object by Get that it writes, which removes the
-// record of the write.
+// Its user must reconcile an object again when the cache receives it, and read each object by Get that it writes, which
+// removes the record of the write.
 func Client(c client.Client, kinds ...client.Object) client.Client {
 	w := &written{Client: c, versions: map[writtenKey]writtenVersion{}}
 	for _, kind := range kinds {
@@ -77,7 +78,9 @@ func (w *written) keyOf(object client.Object, name types.NamespacedName) (writte
 }
 
 // Get implements client.Reader.
-func (w *written) Get(ctx context.Context, name client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (w *written) Get(
+	ctx context.Context, name client.ObjectKey, object client.Object, options ...client.GetOption,
+) error {
 	err := w.Client.Get(ctx, name, object, options...)
 	key, ok := w.keyOf(object, name)
 	if !ok || err != nil && !apierrors.IsNotFound(err) {
@@ -128,7 +131,9 @@ func (w *written) Update(ctx context.Context, object client.Object, options ...c
 }
 
 // Patch implements client.Writer.
-func (w *written) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+func (w *written) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption,
+) error {
 	err := w.Client.Patch(ctx, object, patch, options...)
 	if err == nil {
 		w.record(object)
@@ -147,7 +152,9 @@ type writtenStatus struct {
 }
 
 // Patch implements client.SubResourceWriter.
-func (s writtenStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+func (s writtenStatus) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
+) error {
 	err := s.SubResourceWriter.Patch(ctx, object, patch, options...)
 	if err == nil {
 		s.written.record(object)

@@ -18,7 +18,8 @@ import (
 )
 
 func TestPatch(t *testing.T) {
-	api := fake.NewClientBuilder().WithObjects(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}).Build()
+	api := fake.NewClientBuilder().WithObjects(
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}).Build()
 	read := &corev1.Pod{}
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "a", Name: "b"}, read); err != nil {
 		t.Fatal(err)
@@ -98,7 +99,8 @@ func TestClient(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				if err := c.Get(t.Context(), name, &corev1.Pod{}); apierrors.IsConflict(err) != test.stale || !test.stale && err != nil {
+				if err := c.Get(t.Context(), name, &corev1.Pod{}); apierrors.IsConflict(err) != test.stale ||
+					!test.stale && err != nil {
 					t.Fatalf("got %v before the cache has the change", err)
 				}
 			}
@@ -112,7 +114,8 @@ func TestClient(t *testing.T) {
 					t.Fatal(err)
 				}
 				if cached = nil; replaced {
-					cached = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, UID: "second", ResourceVersion: "1"}}
+					cached = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, UID: "second",
+						ResourceVersion: "1"}}
 				}
 				if err := c.Get(t.Context(), name, &corev1.Pod{}); apierrors.IsNotFound(err) == replaced || replaced && err != nil {
 					t.Errorf("got %v for a Pod that was deleted, replaced: %t", err, replaced)

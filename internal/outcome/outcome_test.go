@@ -22,8 +22,9 @@ import (
 )
 
 var (
-	errConflict = fmt.Errorf("write: %w", apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", errors.New("stale")))
-	errOther    = errors.New("broken")
+	errConflict = fmt.Errorf("write: %w",
+		apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", errors.New("stale")))
+	errOther = errors.New("broken")
 )
 
 // ending is a way in which a phase can end, and what follows from it alone.

@@ -31,8 +31,8 @@ const (
 // podKind is the kind of Pods in owner references.
 const podKind = "Pod"
 
-// IsHotplugged reports whether the claim of a volume is not in the launcher Pod, but in an attachment Pod. Once the VMI has a node,
-// that no longer depends on the configuration.
+// IsHotplugged reports whether the claim of a volume is not in the launcher Pod, but in an attachment Pod. Once the VMI
+// has a node, that no longer depends on the configuration.
 func IsHotplugged(vmi *v1.VirtualMachineInstance, v *v1.Volume, cfg Config) bool {
 	if status := vmistatus.FindVolume(&vmi.Status, v.Name); status != nil {
 		return vmistatus.IsHotplugged(status)
@@ -47,8 +47,9 @@ func HasClaim(pod *corev1.Pod, claim string) bool {
 	})
 }
 
-// IsAttachmentOf reports whether a Pod is an attachment Pod of a VMI. Its label and its annotation prove it, because only virt-controller
-// can set the label, and change the annotation of a Pod with it (policy kubevirt-launcher-pods in config/admission).
+// IsAttachmentOf reports whether a Pod is an attachment Pod of a VMI. Its label and its annotation prove it, because
+// only virt-controller can set the label, and change the annotation of a Pod with it (policy kubevirt-launcher-pods in
+// config/admission).
 func IsAttachmentOf(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) bool {
 	return pod.Namespace == vmi.Namespace && AttachmentUser(pod) == vmi.UID
 }
@@ -86,8 +87,8 @@ type Attachment struct {
 	Trigger bool
 }
 
-// AttachmentName returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so that a stale cache
-// cannot lead to a second Pod.
+// AttachmentName returns the name of the attachment Pod of a volume in a launcher Pod. It is a function of both, so
+// that a stale cache cannot lead to a second Pod.
 func AttachmentName(launcher types.UID, volume string) string {
 	return launcherpod.AttachmentPod(string(launcher), volume)
 }
@@ -97,8 +98,8 @@ func TriggerName(launcher types.UID, volume string) string {
 	return podName(launcherpod.AttachmentPrefix, volume, string(launcher)+"/"+volume+"/trigger")
 }
 
-// BuildAttachment returns the Pod by which the kubelet of the launcher's node attaches the claim of a volume, for the agent to mount
-// it into the launcher Pod. A Pod cannot get another volume while it runs.
+// BuildAttachment returns the Pod by which the kubelet of the launcher's node attaches the claim of a volume, for the
+// agent to mount it into the launcher Pod. A Pod cannot get another volume while it runs.
 //
 // A claim without a disk image gets one, as a claim does that a launcher Pod has: the Pod creates it as the user of the
 // disk, without privileges. KubeVirt waits for an image that no component makes.
@@ -109,12 +110,14 @@ func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: vmi.Namespace, Name: AttachmentName(a.Launcher.UID, a.Volume.Name),
-			// Without the labels of the VMI, Services do not select the Pod. A sidecar would be one more container, and would delay it.
+			// Without the labels of the VMI, Services do not select the Pod. A sidecar would be one more container, and would
+			// delay it.
 			Labels:      map[string]string{v1.AppLabel: launcherpod.AttachmentLabelValue, SidecarLabel: "false"},
 			Annotations: map[string]string{launcherpod.AttachmentUserAnnotation: string(vmi.UID), SidecarLabel: "false"},
 			// It does not block the deletion of the launcher Pod, for which virt-controller would need a permission.
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: corev1.SchemeGroupVersion.String(), Kind: podKind, Name: a.Launcher.Name, UID: a.Launcher.UID, Controller: ptr.To(true),
+				APIVersion: corev1.SchemeGroupVersion.String(), Kind: podKind, Name: a.Launcher.Name, UID: a.Launcher.UID,
+				Controller: ptr.To(true),
 			}},
 		},
 		Spec: corev1.PodSpec{
@@ -124,11 +127,14 @@ func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *
 			EnableServiceLinks:            ptr.To(false),
 			AutomountServiceAccountToken:  ptr.To(false),
 			SecurityContext:               podSecurity(cfg),
-			Affinity:                      &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: onNode(a.Launcher.Spec.NodeName)}},
-			Tolerations:                   slices.Concat(nodeTolerations(), vmi.Spec.Tolerations),
-			PriorityClassName:             vmi.Spec.PriorityClassName,
-			SchedulerName:                 vmi.Spec.SchedulerName,
-			Volumes:                       []corev1.Volume{{Name: a.Volume.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: attachmentClaim(a)}}},
+			Affinity: &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: onNode(
+					a.Launcher.Spec.NodeName)}},
+			Tolerations:       slices.Concat(nodeTolerations(), vmi.Spec.Tolerations),
+			PriorityClassName: vmi.Spec.PriorityClassName,
+			SchedulerName:     vmi.Spec.SchedulerName,
+			Volumes: []corev1.Volume{{Name: a.Volume.Name,
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: attachmentClaim(a)}}},
 		},
 	}
 	if level := SELinuxLevel(vmi.Status.SelinuxContext); level != "" {
@@ -164,7 +170,8 @@ func attachmentContainer(vmi *v1.VirtualMachineInstance, cfg Config, a Attachmen
 	}
 	dir, readOnly := launcherpod.AttachmentDir(a.Volume.Name), attachmentClaim(a).ReadOnly
 	container.VolumeMounts = []corev1.VolumeMount{{Name: a.Volume.Name, MountPath: dir, ReadOnly: readOnly}}
-	if size := vmistatus.ClaimBytes(a.Claim.Status.Capacity, a.Claim.Spec.Resources.Requests); !a.Files && !a.Trigger && !readOnly && size > 0 {
+	if size := vmistatus.ClaimBytes(a.Claim.Status.Capacity, a.Claim.Spec.Resources.Requests); !a.Files && !a.Trigger &&
+		!readOnly && size > 0 {
 		container.Command = append(container.Command, path.Join(dir, launcherpod.DiskImage), strconv.FormatInt(size, 10),
 			strconv.FormatUint(cfg.ImageReserveBytes, 10), strconv.Itoa(cfg.ImageTolerateLessPercent))
 	}
@@ -179,14 +186,17 @@ func attachmentClaim(a Attachment) *corev1.PersistentVolumeClaimVolumeSource {
 	return source
 }
 
-// onNode selects a node by its name, as a DaemonSet does. Setting the Pod's node would bypass the scheduler, which binds claims.
+// onNode selects a node by its name, as a DaemonSet does. Setting the Pod's node would bypass the scheduler, which
+// binds claims.
 func onNode(name string) *corev1.NodeSelector {
-	return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
-		Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{name},
-	}}}}}
+	return &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{name},
+		}}}}}
 }
 
-// nodeTolerations let the Pod onto the launcher's node whatever the state of the node is, because the guest runs there already.
+// nodeTolerations let the Pod onto the launcher's node whatever the state of the node is, because the guest runs there
+// already.
 func nodeTolerations() []corev1.Toleration {
 	keys := []string{
 		corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable,
@@ -194,19 +204,24 @@ func nodeTolerations() []corev1.Toleration {
 	}
 	out := make([]corev1.Toleration, 0, len(keys))
 	for _, key := range keys {
-		out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
+		out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffectNoSchedule})
 	}
 	return out
 }
 
 // attachmentResources returns the resources of the container, changed by as little as the LimitRanges demand.
-func attachmentResources(vmi *v1.VirtualMachineInstance, cfg Config, ranges []corev1.LimitRange) corev1.ResourceRequirements {
+func attachmentResources(
+	vmi *v1.VirtualMachineInstance, cfg Config, ranges []corev1.LimitRange,
+) corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse(attachmentCPURequest), corev1.ResourceMemory: resource.MustParse(attachmentMemoryRequest),
+			corev1.ResourceCPU:    resource.MustParse(attachmentCPURequest),
+			corev1.ResourceMemory: resource.MustParse(attachmentMemoryRequest),
 		},
 		Limits: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse(attachmentCPULimit), corev1.ResourceMemory: resource.MustParse(attachmentMemoryLimit),
+			corev1.ResourceCPU:    resource.MustParse(attachmentCPULimit),
+			corev1.ResourceMemory: resource.MustParse(attachmentMemoryLimit),
 		},
 	}
 	override(out.Requests, cfg.HotplugResources.Requests)
@@ -223,10 +238,10 @@ func BinderName(vmi *v1.VirtualMachineInstance) string {
 	return podName(binderPrefix, vmi.Name, string(vmi.UID))
 }
 
-// BuildBinder returns a Pod that uses the claims of the launcher Pod and completes. Some storage binds a claim when the first
-// Pod uses it (WaitForFirstConsumer), and importers fill it after that. The launcher Pod must not be the first, because its
-// guest would have an empty disk. The Pod has the launcher's scheduling constraints and resources, so that the claims are bound
-// on a node with room for the guest.
+// BuildBinder returns a Pod that uses the claims of the launcher Pod and completes. Some storage binds a claim when the
+// first Pod uses it (WaitForFirstConsumer), and importers fill it after that. The launcher Pod must not be the first,
+// because its guest would have an empty disk. The Pod has the launcher's scheduling constraints and resources, so that
+// the claims are bound on a node with room for the guest.
 func BuildBinder(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	pod, err := Build(vmi, cfg)
 	if err != nil {
@@ -245,7 +260,8 @@ func BuildBinder(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error
 	})
 	pod.Spec.Containers = pod.Spec.Containers[:1]
 	compute := &pod.Spec.Containers[0]
-	compute.VolumeMounts = slices.DeleteFunc(compute.VolumeMounts, func(m corev1.VolumeMount) bool { return !isClaim[m.Name] })
+	compute.VolumeMounts = slices.DeleteFunc(compute.VolumeMounts,
+		func(m corev1.VolumeMount) bool { return !isClaim[m.Name] })
 	compute.Command, compute.Args = []string{launcherpod.LauncherBinary, launcherpod.BindVolumesCommand}, nil
 	compute.Ports, compute.ReadinessProbe, compute.LivenessProbe = nil, nil, nil
 	pod.Spec.ReadinessGates = nil

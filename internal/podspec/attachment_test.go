@@ -29,10 +29,12 @@ func attachment(vmi *v1.VirtualMachineInstance, mode corev1.PersistentVolumeMode
 	return podspec.Attachment{
 		Volume: volume,
 		Claim: &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: volume.WrittenClaim(), UID: "c1"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeMode: &mode},
+			ObjectMeta: metav1.ObjectMeta{Name: volume.WrittenClaim(), UID: "c1"},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeMode: &mode},
 		},
 		Launcher: &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: podspec.PodName(vmi), Namespace: vmi.Namespace, UID: "l1"}, Spec: corev1.PodSpec{NodeName: "node-1"},
+			ObjectMeta: metav1.ObjectMeta{Name: podspec.PodName(vmi), Namespace: vmi.Namespace, UID: "l1"},
+			Spec:       corev1.PodSpec{NodeName: "node-1"},
 		},
 	}
 }
@@ -44,7 +46,8 @@ func TestBuildAttachment(t *testing.T) {
 		vmi.Spec.PriorityClassName = "high"
 		vmi.Status.SelinuxContext = "system_u:object_r:container_file_t:s0:c1,c2"
 	}).Obj()
-	compareGolden(t, "attachment-filesystem", podspec.BuildAttachment(vmi, hotplugConfig(), attachment(vmi, corev1.PersistentVolumeFilesystem)))
+	compareGolden(t, "attachment-filesystem",
+		podspec.BuildAttachment(vmi, hotplugConfig(), attachment(vmi, corev1.PersistentVolumeFilesystem)))
 	block := podspec.BuildAttachment(vmi, hotplugConfig(), attachment(vmi, corev1.PersistentVolumeBlock))
 	compareGolden(t, "attachment-block", block)
 	if !podspec.IsAttachmentOf(block, vmi) || podspec.IsOf(block, vmi) || podspec.AttachmentLauncher(block).UID != "l1" {
@@ -99,7 +102,8 @@ func TestAttachmentPodsCreateTheImage(t *testing.T) {
 
 func TestResourcesOfAttachmentPods(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory)}
 	}
 	for _, tc := range []struct {
 		name   string
@@ -125,7 +129,8 @@ func TestResourcesOfAttachmentPods(t *testing.T) {
 		a := attachment(vmi, corev1.PersistentVolumeBlock)
 		a.Ranges = []corev1.LimitRange{{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{tc.item}}}}
 		got := podspec.BuildAttachment(vmi, cfg, a).Spec.Containers[0].Resources
-		text := got.Requests.Cpu().String() + " " + got.Requests.Memory().String() + " to " + got.Limits.Cpu().String() + " " + got.Limits.Memory().String()
+		text := got.Requests.Cpu().String() + " " + got.Requests.Memory().String() + " to " + got.Limits.Cpu().String() +
+			" " + got.Limits.Memory().String()
 		if text != tc.want {
 			t.Errorf("%s: %s, want %s", tc.name, text, tc.want)
 		}
@@ -165,7 +170,8 @@ func TestLauncherPodGoesWhereItsHotpluggableVolumesAre(t *testing.T) {
 	term := func(of ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchExpressions: of}
 	}
-	zoneA, zoneB, rack, user := expression("zone", "a"), expression("zone", "b"), expression("rack", "1"), expression("user", "x")
+	zoneA, zoneB, rack, user := expression("zone", "a"), expression("zone", "b"), expression("rack", "1"),
+		expression("user", "x")
 	cfg := hotplugConfig()
 	cfg.UseEmulation = true // Then no labels of CPUs are required.
 	cfg.VolumeAffinities = []corev1.NodeSelector{
@@ -183,10 +189,12 @@ func TestLauncherPodGoesWhereItsHotpluggableVolumesAre(t *testing.T) {
 	}
 	choosy := makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term(user)}},
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{term(user)}},
 		}}
 	})
-	if diff := cmp.Diff([]corev1.NodeSelectorTerm{term(user, zoneA, rack), term(user, zoneB, rack)}, of(choosy)); diff != "" {
+	if diff := cmp.Diff([]corev1.NodeSelectorTerm{term(user, zoneA, rack), term(user, zoneB, rack)},
+		of(choosy)); diff != "" {
 		t.Error(diff)
 	}
 	// What would become too large is left out.
@@ -194,11 +202,13 @@ func TestLauncherPodGoesWhereItsHotpluggableVolumesAre(t *testing.T) {
 	for i := range many {
 		many[i] = term(user)
 	}
-	cfg.VolumeAffinities = []corev1.NodeSelector{{NodeSelectorTerms: many}, {NodeSelectorTerms: []corev1.NodeSelectorTerm{term(zoneA), term(zoneB)}}}
+	cfg.VolumeAffinities = []corev1.NodeSelector{{NodeSelectorTerms: many},
+		{NodeSelectorTerms: []corev1.NodeSelectorTerm{term(zoneA), term(zoneB)}}}
 	if n := len(of(makeVMI())); n != 200 {
 		t.Errorf("%d terms", n)
 	}
-	if vmi := choosy.Obj(); len(vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions) != 1 {
+	if vmi := choosy.Obj(); len(
+		vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions) != 1 {
 		t.Error("the VMI was changed")
 	}
 }

@@ -23,8 +23,8 @@ const (
 	hookTimeout   = "timeout"
 )
 
-// SkipBackupHooksAnnotation omits the hooks from the launcher Pod of a VMI if it is true. On the KubeVirt object it applies to
-// all VMIs that do not have it themselves. Source: kubevirt/kubevirt pkg/storage/velero.
+// SkipBackupHooksAnnotation omits the hooks from the launcher Pod of a VMI if it is true. On the KubeVirt object it
+// applies to all VMIs that do not have it themselves. Source: kubevirt/kubevirt pkg/storage/velero.
 const SkipBackupHooksAnnotation = "kubevirt.io/skip-backup-hooks"
 
 // SkipsBackupHooks reports whether an object's annotations disable the hooks. A value that is not a boolean does not.
@@ -36,8 +36,8 @@ func SkipsBackupHooks(annotations map[string]string) bool {
 // hookLimit is the timeout of a hook. KubeVirt's value.
 const hookLimit = "60s"
 
-// setBackupHooks adds the annotations for Velero to those of a new launcher Pod, unless the hooks are disabled. The annotations
-// of the VMI are in the Pod either way. Source: kubevirt/kubevirt pkg/storage/pod/annotations/generator.go.
+// setBackupHooks adds the annotations for Velero to those of a new launcher Pod, unless the hooks are disabled. The
+// annotations of the VMI are in the Pod either way. Source: kubevirt/kubevirt pkg/storage/pod/annotations/generator.go.
 func setBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
 	if !skipsBackupHooks(vmi, cfg) {
 		maps.Copy(to, backupHooks(vmi))

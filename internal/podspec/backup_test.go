@@ -50,7 +50,8 @@ func TestBackupHooks(t *testing.T) {
 }
 
 func TestSwitchBackupHooks(t *testing.T) {
-	const command, timeout, post = "pre.hook.backup.velero.io/command", "pre.hook.backup.velero.io/timeout", "post.hook.backup.velero.io/command"
+	const command, timeout, post = "pre.hook.backup.velero.io/command", "pre.hook.backup.velero.io/timeout",
+		"post.hook.backup.velero.io/command"
 	skipped := makeVMI().Annotation(podspec.SkipBackupHooksAnnotation, "true").Annotation(command, `["/own"]`).
 		Annotation("init.hook.restore.velero.io/command", `["/own"]`)
 	freeze := map[string]string{}

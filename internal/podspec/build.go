@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podspec builds launcher Pods. It is pure: its results depend on its arguments only, and it does not change them.
-// Package launcherpod has the names of what is inside the Pod.
+// Package podspec builds launcher Pods. It is pure: its results depend on its arguments only, and it does not change
+// them. Package launcherpod has the names of what is inside the Pod.
 package podspec
 
 import (
@@ -21,16 +21,16 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// graceMargin is added to the guest's grace period for the Pod, in seconds. In that time the launcher destroys the guest, stops
-// libvirtd and writes the termination message. KubeVirt's value.
+// graceMargin is added to the guest's grace period for the Pod, in seconds. In that time the launcher destroys the
+// guest, stops libvirtd and writes the termination message. KubeVirt's value.
 const graceMargin = 30
 
-// ErrNoLauncherImage means that the configuration has no launcher image. It is the only error of Build that does not need a
-// change of the VMI.
+// ErrNoLauncherImage means that the configuration has no launcher image. It is the only error of Build that does not
+// need a change of the VMI.
 var ErrNoLauncherImage = errors.New("no launcher image is configured: set --launcher-image of virt-controller")
 
-// Build returns the launcher Pod of a VMI. An error, except ErrNoLauncherImage, means that no Pod can have what the spec
-// requests.
+// Build returns the launcher Pod of a VMI. An error, except ErrNoLauncherImage, means that no Pod can have what the
+// spec requests.
 func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err := check(vmi, cfg); err != nil {
 		return nil, err
@@ -85,7 +85,9 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 }
 
 // computeContainer is the container in which virt-launcher, libvirtd and QEMU run.
-func computeContainer(vmi *v1.VirtualMachineInstance, cfg Config, arguments []string, storage *storage) corev1.Container {
+func computeContainer(
+	vmi *v1.VirtualMachineInstance, cfg Config, arguments []string, storage *storage,
+) corev1.Container {
 	return corev1.Container{
 		Name:            launcherpod.ComputeContainer,
 		Image:           cfg.LauncherImage,
@@ -140,8 +142,8 @@ func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, er
 	}, optional...), err
 }
 
-// podSecurity sets the launcher's user as owner of claims. The kubelet skips volumes whose root has this owner already, because
-// a recursive change of ownership can take minutes.
+// podSecurity sets the launcher's user as owner of claims. The kubelet skips volumes whose root has this owner already,
+// because a recursive change of ownership can take minutes.
 func podSecurity(cfg Config) *corev1.PodSecurityContext {
 	seccomp := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 	if cfg.Seccomp != nil {
@@ -162,9 +164,9 @@ const allCapabilities corev1.Capability = "ALL"
 
 // containerSecurity conforms to the restricted Pod Security level. NET_BIND_SERVICE is for the DHCP server on port 67.
 //
-// The Pod of a guest with NUMA passthrough does not conform: QEMU binds the memory of each cell with mbind, which the runtime's
-// seccomp profile allows only with SYS_NICE in the bounding set. No process of the Pod gets the capability, because none is
-// root. Source: containerd contrib/seccomp/seccomp_default.go.
+// The Pod of a guest with NUMA passthrough does not conform: QEMU binds the memory of each cell with mbind, which the
+// runtime's seccomp profile allows only with SYS_NICE in the bounding set. No process of the Pod gets the capability,
+// because none is root. Source: containerd contrib/seccomp/seccomp_default.go.
 func containerSecurity(vmi *v1.VirtualMachineInstance) *corev1.SecurityContext {
 	capabilities := []corev1.Capability{"NET_BIND_SERVICE"}
 	if cpu := vmi.Spec.Domain.CPU; cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil {
@@ -192,7 +194,8 @@ type Config struct {
 	RuntimeClass string
 	// Verbosity is the launcher's log level.
 	Verbosity uint
-	// UseEmulation runs the guest without KVM: the Pod requests neither /dev/kvm nor vhost-net, nor a node with a certain CPU.
+	// UseEmulation runs the guest without KVM: the Pod requests neither /dev/kvm nor vhost-net, nor a node with a certain
+	// CPU.
 	UseEmulation bool
 	// DefaultArchitecture is the architecture of a VMI without one.
 	DefaultArchitecture string
@@ -206,8 +209,8 @@ type Config struct {
 	AdditionalGuestMemoryOverheadRatio float64
 	// ConsoleLogResources replace individual requests and limits of the console log's container.
 	ConsoleLogResources corev1.ResourceRequirements
-	// RestartsContainers reports whether the cluster supports the restart policy of a container: Kubernetes 1.35 does, 1.33
-	// refuses it.
+	// RestartsContainers reports whether the cluster supports the restart policy of a container: Kubernetes 1.35 does,
+	// 1.33 refuses it.
 	RestartsContainers bool
 	// LimitCPU and LimitMemory report whether each container needs such a limit, even if the VMI has none: because of a
 	// ResourceQuota in the namespace, or of the cluster's configuration.
@@ -237,7 +240,8 @@ type Config struct {
 	NetworkResources map[string]corev1.ResourceName
 	// MigrationNetwork is the NetworkAttachmentDefinition of the network for migrations. Empty means the Pod network.
 	MigrationNetwork types.NamespacedName
-	// StateClaim is the name of the claim with the persistent state of the TPM and of EFI. Required for a VMI with such state.
+	// StateClaim is the name of the claim with the persistent state of the TPM and of EFI. Required for a VMI with such
+	// state.
 	StateClaim string
 	// StateShared reports whether several Pods can use the claim at the same time.
 	StateShared bool
@@ -249,8 +253,8 @@ type Claim struct {
 	Block bool
 }
 
-// Owner returns the controller reference of a Pod if it is a VirtualMachineInstance, and nil otherwise; labels do not matter.
-// Only virt-controller may set such a reference (policy kubevirt-launcher-pods in config/admission).
+// Owner returns the controller reference of a Pod if it is a VirtualMachineInstance, and nil otherwise; labels do not
+// matter. Only virt-controller may set such a reference (policy kubevirt-launcher-pods in config/admission).
 func Owner(pod metav1.Object) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != v1.VirtualMachineInstanceGroupVersionKind.Kind {
@@ -264,23 +268,24 @@ func Owner(pod metav1.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// IsOf reports whether a Pod belongs to this VMI, and not to another one of the same name. It compares more than the UID,
-// because a reference to an object of any kind can have that UID.
+// IsOf reports whether a Pod belongs to this VMI, and not to another one of the same name. It compares more than the
+// UID, because a reference to an object of any kind can have that UID.
 func IsOf(pod metav1.Object, vmi *v1.VirtualMachineInstance) bool {
 	owner := Owner(pod)
 	return owner != nil && pod.GetNamespace() == vmi.Namespace && owner.Name == vmi.Name && owner.UID == vmi.UID
 }
 
-// IsOrphanOf reports whether a Pod is a launcher Pod of this VMI that has lost its owner reference, for example by a deletion
-// with --cascade=orphan and a restore. The labels prove it, because only virt-controller can set or change them on a Pod.
+// IsOrphanOf reports whether a Pod is a launcher Pod of this VMI that has lost its owner reference, for example by a
+// deletion with --cascade=orphan and a restore. The labels prove it, because only virt-controller can set or change
+// them on a Pod.
 func IsOrphanOf(pod metav1.Object, vmi *v1.VirtualMachineInstance) bool {
 	labels := pod.GetLabels()
 	return metav1.GetControllerOf(pod) == nil && pod.GetNamespace() == vmi.Namespace &&
 		labels[v1.AppLabel] == launcherpod.AppLabelValue && labels[v1.CreatedByLabel] == string(vmi.UID)
 }
 
-// IsTargetOf reports whether a Pod is the target of a migration of a VMI with the same name. IsOf reports whether it is the
-// current VMI with that name.
+// IsTargetOf reports whether a Pod is the target of a migration of a VMI with the same name. IsOf reports whether it is
+// the current VMI with that name.
 func IsTargetOf(pod metav1.Object, migration *v1.VirtualMachineInstanceMigration) bool {
 	owner := Owner(pod)
 	return owner != nil && pod.GetNamespace() == migration.Namespace && owner.Name == migration.Spec.VMIName &&

@@ -64,7 +64,8 @@ func TestOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			vmi := ownedVMI()
 			pod := podOf(vmi, c.change)
-			migration := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "go", UID: "m"}}
+			migration := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "go",
+				UID: "m"}}
 			migration.Spec.VMIName = "vm"
 			// IsOf compares the UID of the VMI.
 			if got := IsOf(pod, vmi); got != c.of {
@@ -92,7 +93,8 @@ func TestAVMICannotMarkItsPod(t *testing.T) {
 	}
 	_, label := pod.Labels[v1.MigrationJobLabel]
 	_, annotation := pod.Annotations[v1.MigrationJobNameAnnotation]
-	if label || annotation || pod.Labels[v1.AppLabel] != launcherpod.AppLabelValue || pod.Labels[v1.CreatedByLabel] != "u" {
+	if label || annotation || pod.Labels[v1.AppLabel] != launcherpod.AppLabelValue ||
+		pod.Labels[v1.CreatedByLabel] != "u" {
 		t.Errorf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 	}
 
@@ -102,7 +104,8 @@ func TestAVMICannotMarkItsPod(t *testing.T) {
 		"spec.domain.resources.requests": func(vmi *v1.VirtualMachineInstance, _ *Config) { vmi.Spec.Domain.Resources.Requests = list },
 		"spec.domain.resources.limits":   func(vmi *v1.VirtualMachineInstance, _ *Config) { vmi.Spec.Domain.Resources.Limits = list },
 		"network " + network: func(vmi *v1.VirtualMachineInstance, cfg *Config) {
-			vmi.Spec.Networks = []v1.Network{{Name: network, NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "def"}}}}
+			vmi.Spec.Networks = []v1.Network{{Name: network,
+				NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "def"}}}}
 			cfg.NetworkResources = map[string]corev1.ResourceName{network: deviceUserfaultfd}
 		},
 	} {

@@ -16,9 +16,9 @@ import (
 // filesMode makes files readable for the owner and the launcher's group only.
 const filesMode int32 = 0o440
 
-// tokenSeconds is the lifetime of the guest's token. The guest gets a copy, which is not renewed. With exactly this value the
-// API server extends the lifetime to a year, for clients that do not renew their tokens, unless the cluster disables that.
-// Source: kubernetes pkg/serviceaccount/claims.go, WarnOnlyBoundTokenExpirationPeriod.
+// tokenSeconds is the lifetime of the guest's token. The guest gets a copy, which is not renewed. With exactly this
+// value the API server extends the lifetime to a year, for clients that do not renew their tokens, unless the cluster
+// disables that. Source: kubernetes pkg/serviceaccount/claims.go, WarnOnlyBoundTokenExpirationPeriod.
 const tokenSeconds int64 = 60*60 + 7
 
 // rootCAConfigMap is the ConfigMap with the API server's CA in each namespace.
@@ -64,8 +64,8 @@ func secretSource(name string, optional *bool) *corev1.SecretVolumeSource {
 	return &corev1.SecretVolumeSource{SecretName: name, Optional: optional, DefaultMode: ptr.To(filesMode)}
 }
 
-// tokenSource returns the volume that Kubernetes mounts into a Pod for its service account. It is for the guest; the Pod has no
-// token.
+// tokenSource returns the volume that Kubernetes mounts into a Pod for its service account. It is for the guest; the
+// Pod has no token.
 func tokenSource() *corev1.ProjectedVolumeSource {
 	return &corev1.ProjectedVolumeSource{
 		DefaultMode: ptr.To(filesMode),
@@ -82,7 +82,8 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 	}
 }
 
-// serviceAccount returns the Pod's service account: the one of the spec, or of the volume with a token, which must be the same.
+// serviceAccount returns the Pod's service account: the one of the spec, or of the volume with a token, which must be
+// the same.
 func serviceAccount(vmi *v1.VirtualMachineInstance) (string, error) {
 	name := vmi.Spec.ServiceAccountName
 	for i := range vmi.Spec.Volumes {
@@ -92,8 +93,9 @@ func serviceAccount(vmi *v1.VirtualMachineInstance) (string, error) {
 		}
 		wanted := v.ServiceAccount.ServiceAccountName
 		if name != "" && name != wanted {
-			return "", fmt.Errorf("volume %s: the guest cannot get a token of service account %s because the Pod has %s: name the same one, "+
-				"or leave spec.serviceAccountName out", v.Name, wanted, name)
+			return "", fmt.Errorf(
+				"volume %s: the guest cannot get a token of service account %s because the Pod has %s: name the same one, "+
+					"or leave spec.serviceAccountName out", v.Name, wanted, name)
 		}
 		name = wanted
 	}

@@ -16,8 +16,8 @@ import (
 // pinned matches a reference with one digest.
 var pinned = regexp.MustCompile(`^[^@]*@sha256:[0-9a-f]{64}$`)
 
-// FuzzPinnedImages checks that the target Pod gets an image of the VMI's repository, whatever the status of the source Pod
-// contains.
+// FuzzPinnedImages checks that the target Pod gets an image of the VMI's repository, whatever the status of the source
+// Pod contains.
 func FuzzPinnedImages(f *testing.F) {
 	digest := "@sha256:" + strings.Repeat("5f", 32)
 	f.Add("registry:5000/disk:latest", "registry:5000/disk"+digest)
@@ -27,7 +27,8 @@ func FuzzPinnedImages(f *testing.F) {
 	f.Add("registry:5000", "other.example/disk"+digest)
 	f.Fuzz(func(t *testing.T, reference, reported string) {
 		pod := &corev1.Pod{}
-		pod.Spec.Volumes = []corev1.Volume{{Name: "disk", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference}}}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "disk",
+			VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference}}}}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{VolumeMounts: []corev1.VolumeMountStatus{{
 			Name: "disk", VolumeStatus: &corev1.VolumeStatus{Image: &corev1.ImageVolumeStatus{ImageRef: reported}},
 		}}}}

@@ -21,7 +21,8 @@ func TestDirectoryForHotpluggedDisks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		volume := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == launcherpod.HotplugDisksVolume && v.EmptyDir != nil })
+		volume := slices.ContainsFunc(pod.Spec.Volumes,
+			func(v corev1.Volume) bool { return v.Name == launcherpod.HotplugDisksVolume && v.EmptyDir != nil })
 		mount := slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
 			return m.Name == launcherpod.HotplugDisksVolume && m.MountPath == launcherpod.HotplugDisksDir && !m.ReadOnly
 		})

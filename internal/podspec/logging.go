@@ -15,7 +15,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// Labels of a VMI that control the log of its launcher. Source: kubevirt/kubevirt pkg/virt-controller/services/renderenvvars.go.
+// Labels of a VMI that control the log of its launcher. Source: kubevirt/kubevirt
+// pkg/virt-controller/services/renderenvvars.go.
 const (
 	// LogVerbosityLabel replaces the configured verbosity.
 	LogVerbosityLabel = "logVerbosity"
@@ -24,16 +25,16 @@ const (
 )
 
 const (
-	// usualVerbosity is the level on KubeVirt's scale that is 0 for the launcher. Source: kubevirt/kubevirt pkg/virt-config,
-	// DefaultVirtLauncherLogVerbosity.
+	// usualVerbosity is the level on KubeVirt's scale that is 0 for the launcher. Source: kubevirt/kubevirt
+	// pkg/virt-config, DefaultVirtLauncherLogVerbosity.
 	usualVerbosity = 2
 	// libvirtVerbosity is the lowest level with libvirtd's debug messages. Source: kubevirt/kubevirt pkg/util,
 	// EXT_LOG_VERBOSITY_THRESHOLD.
 	libvirtVerbosity = 5
 )
 
-// logLevel returns the launcher's log level on KubeVirt's scale: that of the VMI's label, if it is a number, or else the
-// cluster's.
+// logLevel returns the launcher's log level on KubeVirt's scale: that of the VMI's label, if it is a number, or else
+// the cluster's.
 func logLevel(vmi *v1.VirtualMachineInstance, cfg Config) uint64 {
 	level, err := strconv.ParseUint(vmi.Labels[LogVerbosityLabel], 10, 8)
 	if err != nil {
@@ -43,8 +44,8 @@ func logLevel(vmi *v1.VirtualMachineInstance, cfg Config) uint64 {
 }
 
 // libvirtLogFilters returns libvirtd's log filters: those of the VMI's annotation, or those of the log level, or "" for
-// libvirtd's default, which is warnings and errors. The label debugLogs has the most verbose filters. Source: kubevirt/kubevirt
-// pkg/virt-launcher/virtwrap/util, GetLibvirtLogFilters.
+// libvirtd's default, which is warnings and errors. The label debugLogs has the most verbose filters. Source:
+// kubevirt/kubevirt pkg/virt-launcher/virtwrap/util, GetLibvirtLogFilters.
 func libvirtLogFilters(vmi *v1.VirtualMachineInstance, cfg Config) string {
 	if custom := vmi.Annotations[v1.CustomLibvirtLogFiltersAnnotation]; custom != "" {
 		return custom
@@ -57,7 +58,8 @@ func libvirtLogFilters(vmi *v1.VirtualMachineInstance, cfg Config) string {
 		level = 2 * libvirtVerbosity
 	}
 	filters := []string{
-		"3:remote", "4:event", "3:util.json", "3:util.object", "3:util.dbus", "3:util.netlink", "3:node_device", "3:rpc", "3:access",
+		"3:remote", "4:event", "3:util.json", "3:util.object", "3:util.dbus", "3:util.netlink", "3:node_device", "3:rpc",
+		"3:access",
 	}
 	for _, quiet := range []struct {
 		below   uint64
@@ -81,8 +83,8 @@ const (
 	// pkg/virt-controller/services/serialconsolelog.go.
 	consoleLogCPURequest = "5m"
 	consoleLogCPULimit   = "15m"
-	// consoleLogMemory is for virt-tail: 2.0 MiB resident, of which 1.4 MiB are text and data of the program, which all VMs of
-	// a node share. It counts against our budget of 128 MiB of overhead for a guest with 1 vCPU and 1 GiB.
+	// consoleLogMemory is for virt-tail: 2.0 MiB resident, of which 1.4 MiB are text and data of the program, which all
+	// VMs of a node share. It counts against our budget of 128 MiB of overhead for a guest with 1 vCPU and 1 GiB.
 	consoleLogMemory = "3Mi"
 	// consoleLogMemoryLimit is more than the container runtime needs to start a container.
 	consoleLogMemoryLimit = "20Mi"
@@ -94,9 +96,9 @@ func LogsConsole(vmi *v1.VirtualMachineInstance) bool {
 	return ptr.Deref(devices.AutoattachSerialConsole, true) && ptr.Deref(devices.LogSerialConsole, true)
 }
 
-// consoleLog returns the container whose log is the guest's console. It is not a sidecar, because the kubelet starts the
-// containers after a sidecar at its next synchronization of the Pod, a second later. virt-tail exits with virt-launcher, so
-// that the Pod completes.
+// consoleLog returns the container whose log is the guest's console. It is not a sidecar, because the kubelet starts
+// the containers after a sidecar at its next synchronization of the Pod, a second later. virt-tail exits with
+// virt-launcher, so that the Pod completes.
 func consoleLog(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Container {
 	security := containerSecurity(vmi)
 	security.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{allCapabilities}}
@@ -149,8 +151,8 @@ func override(quantities, by corev1.ResourceList) {
 	}
 }
 
-// wantsGuaranteed reports whether the launcher Pod must be Guaranteed: for dedicated CPUs, or if the requests of the VMI equal
-// its limits. Source: kubevirt.io/api core/v1/predicates, WantsToHaveQOSGuaranteed.
+// wantsGuaranteed reports whether the launcher Pod must be Guaranteed: for dedicated CPUs, or if the requests of the
+// VMI equal its limits. Source: kubevirt.io/api core/v1/predicates, WantsToHaveQOSGuaranteed.
 func wantsGuaranteed(vmi *v1.VirtualMachineInstance) bool {
 	resources := &vmi.Spec.Domain.Resources
 	same := func(name corev1.ResourceName) bool {

@@ -150,7 +150,8 @@ func TestConsoleLogIsRestarted(t *testing.T) {
 	}
 	able := config()
 	able.RestartsContainers = true
-	if got := consoleLogOf(t, makeVMI(), able).RestartPolicy; got == nil || *got != corev1.ContainerRestartPolicyOnFailure {
+	if got := consoleLogOf(t, makeVMI(), able).RestartPolicy; got == nil ||
+		*got != corev1.ContainerRestartPolicyOnFailure {
 		t.Errorf("got %v: with Always the Pod would never complete", got)
 	}
 }
@@ -177,10 +178,12 @@ func TestConsoleLogKeepsAPodGuaranteed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := consoleLogOf(t, tc.vmi, tc.cfg).Resources
-			if cpu, limit := got.Requests[corev1.ResourceCPU], got.Limits[corev1.ResourceCPU]; cpu.String() != tc.cpu || limit.String() != tc.limit {
+			if cpu, limit := got.Requests[corev1.ResourceCPU], got.Limits[corev1.ResourceCPU]; cpu.String() != tc.cpu ||
+				limit.String() != tc.limit {
 				t.Errorf("cpu %s of %s, want %s of %s", cpu.String(), limit.String(), tc.cpu, tc.limit)
 			}
-			if memory, limit := got.Requests[corev1.ResourceMemory], got.Limits[corev1.ResourceMemory]; (memory.Cmp(limit) == 0) != tc.guaranteed {
+			if memory, limit := got.Requests[corev1.ResourceMemory],
+				got.Limits[corev1.ResourceMemory]; (memory.Cmp(limit) == 0) != tc.guaranteed {
 				t.Errorf("memory %s of %s", memory.String(), limit.String())
 			}
 		})

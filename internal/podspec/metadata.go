@@ -23,8 +23,8 @@ import (
 const (
 	// defaultContainerAnnotation makes kubectl logs and exec take the compute container.
 	defaultContainerAnnotation = "kubectl.kubernetes.io/default-container"
-	// safeToEvictAnnotation lists the local volumes that the cluster autoscaler may ignore, because their content is not needed
-	// later.
+	// safeToEvictAnnotation lists the local volumes that the cluster autoscaler may ignore, because their content is not
+	// needed later.
 	safeToEvictAnnotation = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 	// evictRequestAnnotation marks Pods whose eviction, for the descheduler, is only a request.
 	evictRequestAnnotation = "descheduler.alpha.kubernetes.io/request-evict-only"
@@ -36,7 +36,8 @@ const (
 // pkg/virt-controller/watch/vmi (dynamic labels).
 var liveLabels = []string{v1.NodeNameLabel, v1.OutdatedLauncherImageLabel}
 
-// CopyLiveLabels copies the live labels of a VMI to the metadata of its Pod, and removes those that the VMI does not have.
+// CopyLiveLabels copies the live labels of a VMI to the metadata of its Pod, and removes those that the VMI does not
+// have.
 func CopyLiveLabels(to *metav1.ObjectMeta, from map[string]string) {
 	for _, key := range liveLabels {
 		if value, wanted := from[key]; wanted {
@@ -50,9 +51,9 @@ func CopyLiveLabels(to *metav1.ObjectMeta, from map[string]string) {
 // hashLength is the length of the hash in a Pod's name, which differs for VMIs of the same name.
 const hashLength = 8
 
-// PodName returns the name of a VMI's launcher Pod. It is derived from the name and the UID of the VMI: if a stale cache leads
-// to a second creation of the Pod, the API server refuses it, and a new VMI of the same name has a Pod of another name. It is a
-// valid host name.
+// PodName returns the name of a VMI's launcher Pod. It is derived from the name and the UID of the VMI: if a stale
+// cache leads to a second creation of the Pod, the API server refuses it, and a new VMI of the same name has a Pod of
+// another name. It is a valid host name.
 func PodName(vmi *v1.VirtualMachineInstance) string {
 	return podName(launcherpod.AppLabelValue+"-", vmi.Name, string(vmi.UID))
 }
@@ -138,8 +139,8 @@ func LabelValue(name string) string {
 	return strings.TrimRight(name[:validation.LabelValueMaxLength-hashLength-1], "-.") + "-" + hash
 }
 
-// Hostname returns the host name of a launcher Pod, which is also its label with the VM's name: spec.hostname, or else the VMI's name up to the
-// first dot, cut to the length of a host name.
+// Hostname returns the host name of a launcher Pod, which is also its label with the VM's name: spec.hostname, or else
+// the VMI's name up to the first dot, cut to the length of a host name.
 func Hostname(vmi *v1.VirtualMachineInstance) string {
 	if vmi.Spec.Hostname != "" {
 		return vmi.Spec.Hostname
@@ -151,9 +152,9 @@ func Hostname(vmi *v1.VirtualMachineInstance) string {
 	return name
 }
 
-// LiveMetadata has the keys of annotations and labels that are copied to running objects: from a VM's template to its VMI, and
-// from there to the Pod. A key that ends in * is a prefix. The annotations always include those of the descheduler. Source:
-// kubevirt/kubevirt pkg/virt-controller/watch/application.go, AddFlags.
+// LiveMetadata has the keys of annotations and labels that are copied to running objects: from a VM's template to its
+// VMI, and from there to the Pod. A key that ends in * is a prefix. The annotations always include those of the
+// descheduler. Source: kubevirt/kubevirt pkg/virt-controller/watch/application.go, AddFlags.
 type LiveMetadata struct {
 	Annotations, Labels []string
 }
@@ -165,7 +166,8 @@ var deschedulerAnnotations = []string{
 	"descheduler.alpha.kubernetes.io/prefer-no-eviction",
 }
 
-// Copy copies the live annotations and labels of an object to another one, and removes those that the first does not have.
+// Copy copies the live annotations and labels of an object to another one, and removes those that the first does not
+// have.
 func (l LiveMetadata) Copy(to, from *metav1.ObjectMeta) {
 	to.Annotations = copyLive(to.Annotations, from.Annotations, l.isAnnotation)
 	to.Labels = copyLive(to.Labels, from.Labels, l.isLabel)
@@ -207,11 +209,11 @@ func matches(patterns []string, key string) bool {
 	})
 }
 
-// reservedDomains are domains of keys, including their subdomains, that are never copied. Other programs derive from them the
-// owner of a Pod, its networks and the commands to run in it.
+// reservedDomains are domains of keys, including their subdomains, that are never copied. Other programs derive from
+// them the owner of a Pod, its networks and the commands to run in it.
 var reservedDomains = []string{
-	"kubevirt.io", "descheduler.alpha.kubernetes.io", "k8s.v1.cni.cncf.io", "v1.multus-cni.io", "istio.io", "kubectl.kubernetes.io",
-	strings.TrimSuffix(preHook, "/"), strings.TrimSuffix(postHook, "/"),
+	"kubevirt.io", "descheduler.alpha.kubernetes.io", "k8s.v1.cni.cncf.io", "v1.multus-cni.io", "istio.io",
+	"kubectl.kubernetes.io", strings.TrimSuffix(preHook, "/"), strings.TrimSuffix(postHook, "/"),
 }
 
 // reserved reports whether a key is never copied to a running Pod.

@@ -15,7 +15,8 @@ import (
 )
 
 func TestLiveMetadata(t *testing.T) {
-	live := podspec.LiveMetadata{Annotations: []string{"note", "acme.example/*"}, Labels: []string{"tier", "acme.example/*"}}
+	live := podspec.LiveMetadata{Annotations: []string{"note", "acme.example/*"},
+		Labels: []string{"tier", "acme.example/*"}}
 	from := metav1.ObjectMeta{
 		Annotations: map[string]string{
 			"note": "new", "acme.example/a": "1", "acme.exampleb": "x", "tier": "x", "other": "x", "descheduler.alpha.kubernetes.io/evict": "true",
@@ -23,15 +24,19 @@ func TestLiveMetadata(t *testing.T) {
 		Labels: map[string]string{"tier": "web", "acme.example/b": "2", "note": "x"},
 	}
 	to := metav1.ObjectMeta{
-		Annotations: map[string]string{"note": "old", "kept": "y", "descheduler.alpha.kubernetes.io/prefer-no-eviction": "true", "acme.example/gone": "3"},
-		Labels:      map[string]string{"tier": "db", "kept": "y", "acme.example/gone": "4", "descheduler.alpha.kubernetes.io/evict": "label"},
+		Annotations: map[string]string{"note": "old", "kept": "y",
+			"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true", "acme.example/gone": "3"},
+		Labels: map[string]string{"tier": "db", "kept": "y", "acme.example/gone": "4",
+			"descheduler.alpha.kubernetes.io/evict": "label"},
 	}
 	live.Copy(&to, &from)
-	annotations := map[string]string{"note": "new", "acme.example/a": "1", "kept": "y", "descheduler.alpha.kubernetes.io/evict": "true"}
+	annotations := map[string]string{"note": "new", "acme.example/a": "1", "kept": "y",
+		"descheduler.alpha.kubernetes.io/evict": "true"}
 	if !maps.Equal(to.Annotations, annotations) {
 		t.Errorf("annotations %v, want %v", to.Annotations, annotations)
 	}
-	labels := map[string]string{"tier": "web", "acme.example/b": "2", "kept": "y", "descheduler.alpha.kubernetes.io/evict": "label"}
+	labels := map[string]string{"tier": "web", "acme.example/b": "2", "kept": "y",
+		"descheduler.alpha.kubernetes.io/evict": "label"}
 	if !maps.Equal(to.Labels, labels) {
 		t.Errorf("labels %v, want %v", to.Labels, labels)
 	}
@@ -58,10 +63,12 @@ func TestLiveMetadataIgnoresReservedKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := []string{
-		"kubevirt.io/migrationJobUID", "k8s.v1.cni.cncf.io/networks", "k8s.v1.cni.cncf.io/network-status", "v1.multus-cni.io/default-network",
+		"kubevirt.io/migrationJobUID", "k8s.v1.cni.cncf.io/networks", "k8s.v1.cni.cncf.io/network-status",
+		"v1.multus-cni.io/default-network",
 		"pre.hook.backup.velero.io/command", "post.hook.backup.velero.io/container", "sidecar.istio.io/inject",
 		"istio.io/reroute-virtual-interfaces", "kubectl.kubernetes.io/last-applied-configuration",
-		"descheduler.alpha.kubernetes.io/eviction-in-progress", "pr.kubevirt.io/x", v1.NodeNameLabel, v1.MemoryOverheadAnnotationBytes,
+		"descheduler.alpha.kubernetes.io/eviction-in-progress", "pr.kubevirt.io/x", v1.NodeNameLabel,
+		v1.MemoryOverheadAnnotationBytes,
 	}
 	own = slices.AppendSeq(own, maps.Keys(pod.Annotations))
 	own = slices.AppendSeq(own, maps.Keys(pod.Labels))
@@ -73,7 +80,8 @@ func TestLiveMetadataIgnoresReservedKeys(t *testing.T) {
 			live.Copy(&to, &from)
 			live.Copy(&to, &metav1.ObjectMeta{})
 			if to.Annotations[key] != "pod" || to.Labels[key] != "pod" {
-				t.Errorf("with %q, %s of the Pod became annotation %q, label %q", patterns, key, to.Annotations[key], to.Labels[key])
+				t.Errorf("with %q, %s of the Pod became annotation %q, label %q", patterns, key, to.Annotations[key],
+					to.Labels[key])
 			}
 		}
 	}

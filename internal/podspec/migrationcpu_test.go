@@ -26,9 +26,11 @@ func TestTargetOfHostModel(t *testing.T) {
 		v1.HostModelCPULabel + "Skylake": "true", v1.HostModelRequiredFeaturesLabel + "vmx": "true",
 		v1.CPUModelLabel + "Penryn": "true", v1.CPUFeatureLabel + "aes": "true", intel: "true",
 	}
-	got, err := podspec.TargetCPUSelector(vmi, "n1", node, map[string]string{v1.CPUFeatureLabel + "asked": "true", "disk": "ssd"})
+	got, err := podspec.TargetCPUSelector(vmi, "n1", node,
+		map[string]string{v1.CPUFeatureLabel + "asked": "true", "disk": "ssd"})
 	want := map[string]string{
-		v1.SupportedHostModelMigrationCPU + "Skylake": "true", v1.CPUFeatureLabel + "vmx": "true", v1.CPUFeatureLabel + "asked": "true", intel: "true",
+		v1.SupportedHostModelMigrationCPU + "Skylake": "true", v1.CPUFeatureLabel + "vmx": "true",
+		v1.CPUFeatureLabel + "asked": "true", intel: "true",
 	}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("first migration: %v, %v", got, err)
@@ -46,7 +48,8 @@ func TestTargetOfHostModel(t *testing.T) {
 func TestTargetOfHostPassthroughHasTheSameCPU(t *testing.T) {
 	vmi := withModel(v1.CPUModeHostPassthrough)
 	node := map[string]string{
-		v1.HostModelCPULabel + "Skylake": "true", v1.HostModelRequiredFeaturesLabel + "vmx": "true", v1.CPUModelLabel + "Penryn": "true", intel: "true",
+		v1.HostModelCPULabel + "Skylake": "true", v1.HostModelRequiredFeaturesLabel + "vmx": "true",
+		v1.CPUModelLabel + "Penryn": "true", intel: "true",
 	}
 	want := map[string]string{
 		v1.HostModelCPULabel + "Skylake": "true", v1.HostModelRequiredFeaturesLabel + "vmx": "true", intel: "true",
@@ -71,7 +74,8 @@ func TestTargetOfANamedModelHasTheSameVendor(t *testing.T) {
 		if err != nil || !maps.Equal(got, map[string]string{intel: "true"}) {
 			t.Errorf("got %v, %v", got, err)
 		}
-		if got, err = podspec.TargetCPUSelector(vmi, "n1", map[string]string{"disk": "ssd"}, nil); err != nil || len(got) != 0 {
+		if got, err = podspec.TargetCPUSelector(vmi, "n1", map[string]string{"disk": "ssd"}, nil); err != nil ||
+			len(got) != 0 {
 			t.Errorf("a vendor that is not known: %v, %v", got, err)
 		}
 	}

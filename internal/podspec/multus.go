@@ -64,8 +64,11 @@ func PodInterface(network *v1.Network) string {
 	return launcherpod.SecondaryInterface(network.Name)
 }
 
-// annotateNetworks requests the networks beside the Pod network from Multus: those of the guest, and the network for migrations.
-func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstance, migrations types.NamespacedName) error {
+// annotateNetworks requests the networks beside the Pod network from Multus: those of the guest, and the network for
+// migrations.
+func annotateNetworks(
+	annotations map[string]string, vmi *v1.VirtualMachineInstance, migrations types.NamespacedName,
+) error {
 	macs := map[string]string{}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
 		iface := &vmi.Spec.Domain.Devices.Interfaces[i]
@@ -94,11 +97,12 @@ func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInsta
 	if migrations.Name == "" {
 		return nil
 	}
-	return addNetwork(annotations, selection{Name: migrations.Name, Namespace: migrations.Namespace, Interface: v1.MigrationInterfaceName})
+	return addNetwork(annotations,
+		selection{Name: migrations.Name, Namespace: migrations.Namespace, Interface: v1.MigrationInterfaceName})
 }
 
-// addNetwork adds a network to the annotation, to which the author of the VMI may have added networks in either of its two
-// forms. It does not change a malformed list, which Multus refuses.
+// addNetwork adds a network to the annotation, to which the author of the VMI may have added networks in either of its
+// two forms. It does not change a malformed list, which Multus refuses.
 func addNetwork(annotations map[string]string, network selection) error {
 	had := strings.TrimSpace(annotations[networksAnnotation])
 	if onInterface(had, network.Interface) {
@@ -127,7 +131,8 @@ func addNetwork(annotations map[string]string, network selection) error {
 // isJSON reports whether the annotation is JSON, with the rule of Multus (pkg/k8sclient, parsePodNetworkAnnotation).
 func isJSON(networks string) bool { return strings.ContainsAny(networks, "[{\"") }
 
-// networkOn returns the network that a list has for an interface, if it names the network with its namespace. This package always does.
+// networkOn returns the network that a list has for an interface, if it names the network with its namespace. This
+// package always does.
 func networkOn(networks, name string) (definition types.NamespacedName, found bool) {
 	if !isJSON(networks) {
 		for one := range strings.SplitSeq(networks, ",") {

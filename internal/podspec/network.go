@@ -35,7 +35,8 @@ func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 		}
 		network := networks[iface.Name]
 		if network == nil || network.Pod == nil && network.Multus == nil {
-			return nil, fmt.Errorf("interface %s: only an interface on the Pod network or on one of Multus can be connected", iface.Name)
+			return nil, fmt.Errorf("interface %s: only an interface on the Pod network or on one of Multus can be connected",
+				iface.Name)
 		}
 		argument, err := interfaceArgument(iface, network)
 		if err != nil {
@@ -69,7 +70,8 @@ func interfaceArgument(iface *v1.Interface, network *v1.Network) (string, error)
 	}
 }
 
-// ports returns the guest's ports as container ports. They only make names for Services: other ports are reachable as well.
+// ports returns the guest's ports as container ports. They only make names for Services: other ports are reachable as
+// well.
 func ports(vmi *v1.VirtualMachineInstance) []corev1.ContainerPort {
 	var out []corev1.ContainerPort
 	for _, iface := range vmi.Spec.Domain.Devices.Interfaces {
@@ -88,8 +90,8 @@ func ports(vmi *v1.VirtualMachineInstance) []corev1.ContainerPort {
 const (
 	// SidecarLabel requests the injection of Envoy. It is a label, and an annotation in older releases.
 	SidecarLabel = "sidecar.istio.io/inject"
-	// Interfaces whose inbound traffic is the outbound traffic of a workload. Older releases read the first, newer ones the
-	// second.
+	// Interfaces whose inbound traffic is the outbound traffic of a workload. Older releases read the first, newer ones
+	// the second.
 	kubevirtInterfaces       = "traffic.sidecar.istio.io/kubevirtInterfaces"
 	rerouteVirtualInterfaces = "istio.io/reroute-virtual-interfaces"
 	// Ports that bypass Envoy.
@@ -102,15 +104,16 @@ func HasSidecar(labels map[string]string) bool {
 	return strings.EqualFold(labels[SidecarLabel], "true")
 }
 
-// labelForSidecar copies the annotation of a VMI to the Pod's labels, because newer releases of Istio read only the label.
+// labelForSidecar copies the annotation of a VMI to the Pod's labels, because newer releases of Istio read only the
+// label.
 func labelForSidecar(labels map[string]string, vmi *v1.VirtualMachineInstance) {
 	if value, ok := vmi.Annotations[SidecarLabel]; ok {
 		labels[SidecarLabel] = value
 	}
 }
 
-// annotateForSidecar adds the interface of the guest, if its packets pass the Pod's network stack, and excludes the ports of
-// migrations: these connections have TLS of their own, which a mesh with strict mTLS would refuse.
+// annotateForSidecar adds the interface of the guest, if its packets pass the Pod's network stack, and excludes the
+// ports of migrations: these connections have TLS of their own, which a mesh with strict mTLS would refuse.
 func annotateForSidecar(annotations, labels map[string]string, vmi *v1.VirtualMachineInstance) {
 	if !slices.ContainsFunc(vmi.Spec.Domain.Devices.Interfaces, func(i v1.Interface) bool { return i.Masquerade != nil }) {
 		return
@@ -139,7 +142,8 @@ func addPort(list string, port int) string {
 // optionHead is the size of the code and the length of a DHCP option in bytes (RFC 2132, 2).
 const optionHead = 2
 
-// dhcpArguments returns the launcher's arguments for the DHCP options of an interface. The launcher cannot read the VMI.
+// dhcpArguments returns the launcher's arguments for the DHCP options of an interface. The launcher cannot read the
+// VMI.
 func dhcpArguments(path *field.Path, iface *v1.Interface, podInterface string) ([]string, error) {
 	wanted := iface.DHCPOptions
 	if wanted == nil {

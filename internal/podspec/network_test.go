@@ -33,7 +33,8 @@ func TestDHCPOptions(t *testing.T) {
 		"all": {v1.DHCPOptions{
 			BootFileName: "ipxe/snp.efi", TFTPServerName: "tftp.example", NTPServers: []string{"192.0.2.1", "010.0.0.2"},
 			PrivateOptions: []v1.DHCPPrivateOptions{{Option: 240, Value: "a $(b)"}, {Option: 254}},
-		}, []string{"eth0,67,ipxe%2Fsnp.efi", "eth0,66,tftp.example", "eth0,42,192.0.2.1+10.0.0.2", "eth0,240,a+%24%28b%29", "eth0,254,"}},
+		}, []string{"eth0,67,ipxe%2Fsnp.efi", "eth0,66,tftp.example", "eth0,42,192.0.2.1+10.0.0.2", "eth0,240,a+%24%28b%29",
+			"eth0,254,"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod, err := podspec.Build(dhcpOptions(tc.options).Obj(), config())
@@ -63,17 +64,20 @@ func TestDHCPOptionsRefused(t *testing.T) {
 		return v1.DHCPPrivateOptions{Option: option, Value: strings.Repeat("x", bytes)}
 	}
 	for want, options := range map[string]v1.DHCPOptions{
-		path + ".bootFileName: Too long":              {BootFileName: strings.Repeat("x", 256)},
-		path + ".tftpServerName: Too long":            {TFTPServerName: strings.Repeat("x", 256)},
-		path + ".privateOptions[1].value: Too long":   {PrivateOptions: []v1.DHCPPrivateOptions{private(240, 1), private(241, 256)}},
-		path + ".privateOptions[0].option: Invalid":   {PrivateOptions: []v1.DHCPPrivateOptions{private(3, 1)}},
-		path + ".ntpServers: Too long":                {NTPServers: slices.Repeat([]string{"192.0.2.1"}, 64)},
-		path + ".ntpServers[1]: Invalid":              {NTPServers: []string{"192.0.2.1", "::1"}},
-		path + ": Invalid value: 514: all options":    {PrivateOptions: []v1.DHCPPrivateOptions{private(240, 255), private(241, 255)}},
+		path + ".bootFileName: Too long":   {BootFileName: strings.Repeat("x", 256)},
+		path + ".tftpServerName: Too long": {TFTPServerName: strings.Repeat("x", 256)},
+		path + ".privateOptions[1].value: Too long": {PrivateOptions: []v1.DHCPPrivateOptions{private(240, 1),
+			private(241, 256)}},
+		path + ".privateOptions[0].option: Invalid": {PrivateOptions: []v1.DHCPPrivateOptions{private(3, 1)}},
+		path + ".ntpServers: Too long":              {NTPServers: slices.Repeat([]string{"192.0.2.1"}, 64)},
+		path + ".ntpServers[1]: Invalid":            {NTPServers: []string{"192.0.2.1", "::1"}},
+		path + ": Invalid value: 514: all options": {PrivateOptions: []v1.DHCPPrivateOptions{private(240, 255),
+			private(241, 255)}},
 		path + ".ntpServers[0]: Invalid value: \"x\"": {NTPServers: []string{"x"}},
 	} {
 		t.Run(want, func(t *testing.T) {
-			if _, err := podspec.Build(dhcpOptions(options).Obj(), config()); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := podspec.Build(dhcpOptions(options).Obj(), config()); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want an error with %q", err, want)
 			}
 		})

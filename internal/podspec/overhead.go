@@ -44,8 +44,8 @@ type overheadRule struct {
 	bytes func(vmi *v1.VirtualMachineInstance, cfg Config) int64
 }
 
-// overheadRules compute the parts of the overhead. Their constants are proportional memory (PSS) without guest RAM, measured
-// with the trixie image (libvirt 11.3, QEMU 10.0). `make bench-start` compares its measurements with them.
+// overheadRules compute the parts of the overhead. Their constants are proportional memory (PSS) without guest RAM,
+// measured with the trixie image (libvirt 11.3, QEMU 10.0). `make bench-start` compares its measurements with them.
 var overheadRules = []overheadRule{
 	// 6.9 to 7.3 MiB.
 	{PartLauncher, always(8 * mebibyte)},
@@ -53,13 +53,13 @@ var overheadRules = []overheadRule{
 	{PartLibvirtd, func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
 		return 24*mebibyte + when(!cfg.UseEmulation, 6*mebibyte)
 	}},
-	// A guest with 1 vCPU, 1 GiB and four virtio devices on q35: 81.1 MiB, minus the translation cache and a vCPU. 18 MiB are
-	// text and read-only data, 10 MiB heap, and 2 MiB the part of the frame buffer for text mode.
+	// A guest with 1 vCPU, 1 GiB and four virtio devices on q35: 81.1 MiB, minus the translation cache and a vCPU. 18 MiB
+	// are text and read-only data, 10 MiB heap, and 2 MiB the part of the frame buffer for text mode.
 	{PartQEMU, always(46 * mebibyte)},
 	// 89.6 MiB with 4 vCPUs against 81.1 MiB with one: a thread's stack, its malloc arena, its CPU state.
 	{"vcpus", func(vmi *v1.VirtualMachineInstance, _ Config) int64 { return times(VCPUs(vmi), 3*mebibyte) }},
-	// Without transparent huge pages, each 4 KiB page of the guest needs an entry of 8 bytes: 1/512 of the memory. Page tables
-	// are kernel memory. They are not part of PSS, but count against the Pod's limit.
+	// Without transparent huge pages, each 4 KiB page of the guest needs an entry of 8 bytes: 1/512 of the memory. Page
+	// tables are kernel memory. They are not part of PSS, but count against the Pod's limit.
 	{"page tables", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return valueOf(GuestMemory(vmi)) / 512
 	}},
@@ -67,8 +67,8 @@ var overheadRules = []overheadRule{
 	{"translation cache", func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
 		return when(cfg.UseEmulation, launcherpod.TranslationCacheMiB*mebibyte)
 	}},
-	// A graphical guest uses 1280x800 pixels of 4 bytes, and QEMU keeps a copy for VNC: 2 times 3.9 MiB, minus the 2 MiB for
-	// text mode that QEMU's part includes.
+	// A graphical guest uses 1280x800 pixels of 4 bytes, and QEMU keeps a copy for VNC: 2 times 3.9 MiB, minus the 2 MiB
+	// for text mode that QEMU's part includes.
 	{"video", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return when(ptr.Deref(vmi.Spec.Domain.Devices.AutoattachGraphicsDevice, true), 6*mebibyte)
 	}},
@@ -91,8 +91,8 @@ var overheadRules = []overheadRule{
 		return when(limited || vmi.IsCPUDedicated(), hardLimitMargin)
 	}},
 	// A probe by the guest agent is a short process: 13.6 MiB resident at its peak, of which at least 6 MiB are text and
-	// read-only data that it shares with the launcher. Both probes can run at the same time. The startup probe of a migration's target is
-	// such a process, too.
+	// read-only data that it shares with the launcher. Both probes can run at the same time. The startup probe of a
+	// migration's target is such a process, too.
 	{"probes", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return int64(probeProcesses(vmi)) * 8 * mebibyte
 	}},
@@ -117,8 +117,8 @@ func when(condition bool, bytes int64) int64 {
 	return 0
 }
 
-// MemoryOverheadParts returns the parts of the memory that the launcher Pod needs beside the guest's, without the cluster's
-// ratio.
+// MemoryOverheadParts returns the parts of the memory that the launcher Pod needs beside the guest's, without the
+// cluster's ratio.
 func MemoryOverheadParts(vmi *v1.VirtualMachineInstance, cfg Config) []OverheadPart {
 	var parts []OverheadPart
 	for _, rule := range overheadRules {
@@ -141,8 +141,8 @@ func MemoryOverhead(vmi *v1.VirtualMachineInstance, cfg Config) resource.Quantit
 	return *resource.NewQuantity(sum, resource.BinarySI)
 }
 
-// plus, times and whole compute with sizes that a user determines. They return the largest number where the result would be larger. No
-// argument is negative.
+// plus, times and whole compute with sizes that a user determines. They return the largest number where the result
+// would be larger. No argument is negative.
 func plus(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
 
 func times(a, b int64) int64 {
@@ -167,8 +167,8 @@ func valueOf(q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// Fit changes the resources of a container of Vireo's own in a Pod by as little as the LimitRanges of the namespace demand, and reports
-// whether it changed any. A user can change those of a guest, and not these.
+// Fit changes the resources of a container of Vireo's own in a Pod by as little as the LimitRanges of the namespace
+// demand, and reports whether it changed any. A user can change those of a guest, and not these.
 func Fit(pod *corev1.Pod, container string, ranges []corev1.LimitRange) bool {
 	at := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
 	if at < 0 {
@@ -185,7 +185,9 @@ func Fit(pod *corev1.Pod, container string, ranges []corev1.LimitRange) bool {
 }
 
 // fit changes the resources of a container so that they are within the limits of some types, if that is possible.
-func fit(resources corev1.ResourceRequirements, ranges []corev1.LimitRange, guaranteed bool, types ...corev1.LimitType) {
+func fit(
+	resources corev1.ResourceRequirements, ranges []corev1.LimitRange, guaranteed bool, types ...corev1.LimitType,
+) {
 	for i := range ranges {
 		for j := range ranges[i].Spec.Limits {
 			if item := &ranges[i].Spec.Limits[j]; slices.Contains(types, item.Type) {

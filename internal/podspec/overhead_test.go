@@ -50,7 +50,8 @@ func TestOwnContainersFitIntoLimitRanges(t *testing.T) {
 		ranges := []corev1.LimitRange{{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{tc.item}}}}
 		changed := podspec.Fit(made, launcherpod.ConsoleLogContainer, ranges)
 		got := made.Spec.Containers[1].Resources
-		text := got.Requests.Cpu().String() + " " + got.Requests.Memory().String() + " to " + got.Limits.Cpu().String() + " " + got.Limits.Memory().String()
+		text := got.Requests.Cpu().String() + " " + got.Requests.Memory().String() + " to " + got.Limits.Cpu().String() +
+			" " + got.Limits.Memory().String()
 		if text != tc.want {
 			t.Errorf("%s: %s, want %s", tc.name, text, tc.want)
 		}

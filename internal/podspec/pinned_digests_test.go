@@ -15,12 +15,13 @@ import (
 func TestImageDigestsAreThoseOfTheSpec(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("a", 64)
 	image := func(name, reference string) corev1.Volume {
-		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference}}}
+		return corev1.Volume{Name: name,
+			VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: reference}}}
 	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		Volumes: []corev1.Volume{
-			image("root", "registry/os@"+digest), image("tag", "registry/os:1"), image("both", "registry/os:1@"+digest), image("id", digest),
-			{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			image("root", "registry/os@"+digest), image("tag", "registry/os:1"), image("both", "registry/os:1@"+digest),
+			image("id", digest), {Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
 		Containers: []corev1.Container{
 			{Name: "beside", VolumeMounts: []corev1.VolumeMount{{Name: "root", MountPath: "/tag"}}},

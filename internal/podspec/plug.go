@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// networkStatusAnnotation is the annotation of a Pod in which Multus lists the attached networks. Source: the Network Plumbing Working
-// Group's standard.
+// networkStatusAnnotation is the annotation of a Pod in which Multus lists the attached networks. Source: the Network
+// Plumbing Working Group's standard.
 const networkStatusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 
 // maxNetworkStatus is how much of the annotation is read: others than Multus may write it.
@@ -27,17 +27,18 @@ const maxNetworkStatus = 64 << 10
 type NetworkChanges struct {
 	// Plug are the networks of the VMI that the Pod is not attached to, by their name in the spec.
 	Plug []string
-	// Replace are the networks of the VMI instead of which the Pod was attached to another one, by their name in the spec. Nothing changes
-	// that in a running Pod.
+	// Replace are the networks of the VMI instead of which the Pod was attached to another one, by their name in the spec.
+	// Nothing changes that in a running Pod.
 	Replace []string
 	// Unplug are the Pod's interfaces on networks that the guest no longer uses.
 	Unplug []string
-	// Releasing are the interfaces that are absent in the spec and that the guest still has. The Pod keeps them until then.
+	// Releasing are the interfaces that are absent in the spec and that the guest still has. The Pod keeps them until
+	// then.
 	Releasing []string
 }
 
-// PendingNetworks compares the networks of a running guest's Pod with those of the VMI. Networks that the author of the VMI has added to the
-// Pod, and that for migrations, are left.
+// PendingNetworks compares the networks of a running guest's Pod with those of the VMI. Networks that the author of the
+// VMI has added to the Pod, and that for migrations, are left.
 func PendingNetworks(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) NetworkChanges {
 	attached := attachedInterfaces(pod)
 	var changes NetworkChanges
@@ -90,7 +91,8 @@ func plugs(vmi *v1.VirtualMachineInstance, network *v1.Network) bool {
 	})
 }
 
-// attachedInterfaces returns the Pod's interfaces on networks of Multus, as that reports them. It ignores an annotation that it cannot read.
+// attachedInterfaces returns the Pod's interfaces on networks of Multus, as that reports them. It ignores an annotation
+// that it cannot read.
 func attachedInterfaces(pod *corev1.Pod) map[string]bool {
 	text := pod.Annotations[networkStatusAnnotation]
 	var list []selection
@@ -104,8 +106,9 @@ func attachedInterfaces(pod *corev1.Pod) map[string]bool {
 	return attached
 }
 
-// ChangeNetworks writes the differences to the annotation from which Multus reads the networks of a Pod. Multus reads it when a Pod starts;
-// a controller for dynamic networks, if the cluster has one, attaches and detaches networks of a running Pod.
+// ChangeNetworks writes the differences to the annotation from which Multus reads the networks of a Pod. Multus reads
+// it when a Pod starts; a controller for dynamic networks, if the cluster has one, attaches and detaches networks of a
+// running Pod.
 func ChangeNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstance, changes NetworkChanges) error {
 	macs := map[string]string{}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
@@ -127,7 +130,8 @@ func ChangeNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstanc
 	return removeNetworks(annotations, changes.Unplug)
 }
 
-// removeNetworks removes the networks of interfaces from the annotation, in either of its two forms. It does not change a malformed list.
+// removeNetworks removes the networks of interfaces from the annotation, in either of its two forms. It does not change
+// a malformed list.
 func removeNetworks(annotations map[string]string, interfaces []string) error {
 	had := annotations[networksAnnotation]
 	if had == "" || len(interfaces) == 0 {

@@ -49,15 +49,18 @@ func TestPendingNetworks(t *testing.T) {
 			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.Interfaces[1].Bridge = nil }, "", "", "default", "[] [] []", "",
 		},
 		"another network": {
-			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "other/red" }, "[" + selected + "]", blue, "default blue",
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "other/red" }, "[" + selected +
+				"]", blue, "default blue",
 			"[] [] [] [blue]", "[" + selected + "]",
 		},
 		"another network, in short form": {
-			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "default/blue@" + blue, blue, "default blue",
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "default/blue@" +
+				blue, blue, "default blue",
 			"[] [] [] [blue]", "default/blue@" + blue,
 		},
 		"the same network, with its namespace": {
-			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "default/blue" }, "[" + selected + "]", blue, "default blue",
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "default/blue" }, "[" + selected +
+				"]", blue, "default blue",
 			"[] [] []", "[" + selected + "]",
 		},
 		"another network of an absent interface": {
@@ -67,7 +70,8 @@ func TestPendingNetworks(t *testing.T) {
 			}, "[" + selected + "]", blue, "default blue", "[] [] [blue]", "[" + selected + "]",
 		},
 		"another network that is not attached yet": {
-			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "[" + selected + "]", "", "default",
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "[" + selected +
+				"]", "", "default",
 			"[blue] [] []", "[" + selected + "]",
 		},
 		"the default network": {func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.Default = true }, "", "", "default", "[] [] []", ""},
@@ -78,9 +82,11 @@ func TestPendingNetworks(t *testing.T) {
 				tc.change(vmi)
 			}
 			for has := range strings.FieldsSeq(tc.guest) {
-				vmi.Status.Interfaces = append(vmi.Status.Interfaces, v1.VirtualMachineInstanceNetworkInterface{Name: has, InfoSource: "domain, guest-agent"})
+				vmi.Status.Interfaces = append(vmi.Status.Interfaces,
+					v1.VirtualMachineInstanceNetworkInterface{Name: has, InfoSource: "domain, guest-agent"})
 			}
-			vmi.Status.Interfaces = append(vmi.Status.Interfaces, v1.VirtualMachineInstanceNetworkInterface{InfoSource: "guest-agent"})
+			vmi.Status.Interfaces = append(vmi.Status.Interfaces,
+				v1.VirtualMachineInstanceNetworkInterface{InfoSource: "guest-agent"})
 			var list []string
 			for one := range strings.FieldsSeq(tc.attached) {
 				list = append(list, fmt.Sprintf(`{"name":"a","interface":%q,"ips":["10.0.0.1"]}`, one))

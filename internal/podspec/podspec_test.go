@@ -53,7 +53,8 @@ func TestGoldenPods(t *testing.T) {
 	cluster.RuntimeClass = "vm"
 	cluster.Verbosity = 3
 	cluster.NodeSelectors = map[string]string{"pool": "vms"}
-	cluster.Seccomp = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("kubevirt/vm.json")}
+	cluster.Seccomp = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost,
+		LocalhostProfile: ptr.To("kubevirt/vm.json")}
 	cluster.CPURequest = ptr.To(resource.MustParse("250m"))
 	cluster.MemoryOvercommit = 200
 	cluster.AdditionalGuestMemoryOverheadRatio = 1.5
@@ -68,7 +69,8 @@ func TestGoldenPods(t *testing.T) {
 		vmi *builder.VMI
 		cfg podspec.Config
 	}{
-		"multus": {makeVMI().Masquerade().Multus("blue", "blue-net").Multus("red", "other/red-net").With(func(vmi *v1.VirtualMachineInstance) {
+		"multus": {makeVMI().Masquerade().Multus("blue", "blue-net").Multus("red",
+			"other/red-net").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.Interfaces[1].MacAddress = "02:00:00:00:00:07"
 		}), attached},
 		"multus-default": {makeVMI().Multus("flat", "flat-net").With(func(vmi *v1.VirtualMachineInstance) {
@@ -81,7 +83,8 @@ func TestGoldenPods(t *testing.T) {
 		"containerdisk-cloudinit-masquerade": {makeVMI().Label("app", "web").Annotation("note", "x").
 			ContainerDisk("root", "registry.example/debian:13").CloudInit("init", "#cloud-config").
 			EmptyDisk("scratch", "1Gi").Masquerade(v1.Port{Name: "http", Port: 80}), config()},
-		"emulated": {makeVMI().ContainerDisk("root", "registry.example/debian:13").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+		"emulated": {makeVMI().ContainerDisk("root",
+			"registry.example/debian:13").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Machine = &v1.Machine{Type: "pc-q35-rhel9.2.0"}
 		}), emulated},
 		"bridge": {makeVMI().Bridge(), config()},
@@ -97,7 +100,8 @@ func TestGoldenPods(t *testing.T) {
 		"ephemeral": {makeVMI().Ephemeral("golden", "golden-claim").Ephemeral("golden-block", "golden-device"), claims},
 		"files":     {makeVMI().With(withFiles), config()},
 		"credentials": {makeVMI().CloudInit("init", "#cloud-config").With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.AccessCredentials = []v1.AccessCredential{sshKeysOf("keys"), sshKeysOf("more.keys"), sshKeysOf("keys"), passwordsOf("passwords")}
+			vmi.Spec.AccessCredentials = []v1.AccessCredential{sshKeysOf("keys"), sshKeysOf("more.keys"), sshKeysOf("keys"),
+				passwordsOf("passwords")}
 		}), config()},
 		"secrets-kernelboot-efi": {makeVMI().EFI().KernelBoot("registry.example/kernel:1").
 			CloudInitSecret("init", "user", "net"), config()},
@@ -134,7 +138,8 @@ func TestGoldenPods(t *testing.T) {
 			vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true
 			vmi.Spec.Domain.CPU.IsolateEmulatorThread = true
 		}), config()},
-		"realtime": {makeVMI().CPU(1, 2, 1).Hugepages("2Mi").Request("memory", "1Gi").With(func(vmi *v1.VirtualMachineInstance) {
+		"realtime": {makeVMI().CPU(1, 2, 1).Hugepages("2Mi").Request("memory",
+			"1Gi").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true
 			vmi.Spec.Domain.CPU.NUMA = &v1.NUMA{GuestMappingPassthrough: &v1.NUMAGuestMappingPassthrough{}}
 			vmi.Spec.Domain.CPU.Realtime = &v1.Realtime{}
@@ -142,13 +147,16 @@ func TestGoldenPods(t *testing.T) {
 		"hugepages": {makeVMI().Hugepages("2Mi"), config()},
 		"probes-network": {makeVMI().Masquerade(v1.Port{Name: "http", Port: 80}).With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.ReadinessProbe = &v1.Probe{
-				Handler:             v1.Handler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString("http"), Scheme: "HTTPS"}},
+				Handler: v1.Handler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString("http"),
+					Scheme: "HTTPS"}},
 				InitialDelaySeconds: 20, TimeoutSeconds: 5, PeriodSeconds: 7, SuccessThreshold: 2, FailureThreshold: 4,
 			}
-			vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}}, TimeoutSeconds: 1}
+			vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(
+				22)}}, TimeoutSeconds: 1}
 		}), config()},
 		"probes-agent": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.ReadinessProbe = &v1.Probe{Handler: v1.Handler{Exec: &corev1.ExecAction{Command: []string{"/bin/check", "--all", "$(HOSTNAME)"}}}, TimeoutSeconds: 5}
+			vmi.Spec.ReadinessProbe = &v1.Probe{Handler: v1.Handler{Exec: &corev1.ExecAction{Command: []string{"/bin/check",
+				"--all", "$(HOSTNAME)"}}}, TimeoutSeconds: 5}
 			vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{GuestAgentPing: &v1.GuestAgentPing{}}, PeriodSeconds: 30}
 		}), config()},
 	} {
@@ -190,8 +198,10 @@ func withFiles(vmi *v1.VirtualMachineInstance) {
 
 func sshKeysOf(secret string) v1.AccessCredential {
 	return v1.AccessCredential{SSHPublicKey: &v1.SSHPublicKeyAccessCredential{
-		Source:            v1.SSHPublicKeyAccessCredentialSource{Secret: &v1.AccessCredentialSecretSource{SecretName: secret}},
-		PropagationMethod: v1.SSHPublicKeyAccessCredentialPropagationMethod{NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}},
+		Source: v1.SSHPublicKeyAccessCredentialSource{
+			Secret: &v1.AccessCredentialSecretSource{SecretName: secret}},
+		PropagationMethod: v1.SSHPublicKeyAccessCredentialPropagationMethod{
+			NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}},
 	}}
 }
 
@@ -207,7 +217,8 @@ func passwordsOf(secret string) v1.AccessCredential {
 func place(vmi *v1.VirtualMachineInstance) {
 	spec := &vmi.Spec
 	spec.Domain.CPU.Model = "Skylake-Client"
-	spec.Domain.CPU.Features = []v1.CPUFeature{{Name: "avx2"}, {Name: "vmx", Policy: "forbid"}, {Name: "apic", Policy: "optional"}}
+	spec.Domain.CPU.Features = []v1.CPUFeature{{Name: "avx2"}, {Name: "vmx", Policy: "forbid"},
+		{Name: "apic", Policy: "optional"}}
 	spec.NodeSelector = map[string]string{"disk": "ssd", "kubevirt.io/schedulable": "false"}
 	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
@@ -258,9 +269,11 @@ func TestBuildRefuses(t *testing.T) {
 		"no image": {makeVMI().Obj(), podspec.Config{}, "--launcher-image"},
 		"affinity times features": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 			place(vmi)
-			vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = make([]corev1.NodeSelectorTerm, 200)
+			vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = make(
+				[]corev1.NodeSelectorTerm, 200)
 			for i := range 200 {
-				vmi.Spec.Domain.CPU.Features = append(vmi.Spec.Domain.CPU.Features, v1.CPUFeature{Name: "f" + strconv.Itoa(i), Policy: "forbid"})
+				vmi.Spec.Domain.CPU.Features = append(vmi.Spec.Domain.CPU.Features,
+					v1.CPUFeature{Name: "f" + strconv.Itoa(i), Policy: "forbid"})
 			}
 		}).Obj(), config(), "nodeSelectorTerms"},
 		"unknown volume": {makeVMI().Volume("x", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}).Obj(), config(), "volume x"},
@@ -275,7 +288,8 @@ func TestBuildRefuses(t *testing.T) {
 			vmi.Spec.Networks[0].Pod = nil
 		}).Obj(), config(), "interface default"},
 		"masquerade on Multus": {makeVMI().Multus("blue", "net").With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}
+			vmi.Spec.Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{
+				Masquerade: &v1.InterfaceMasquerade{}}
 		}).Obj(), config(), "interface blue"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,9 +304,11 @@ func TestBuildRefuses(t *testing.T) {
 // Any names of a VMI's volumes are possible: they keep their mount paths and do not conflict with those of the Pod.
 func TestVolumeNames(t *testing.T) {
 	long := strings.Repeat("x", 57) // as long as its Secret's volume may be
-	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata", "init-ndata", long + "-udata",
+	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata",
+		"init-ndata", long + "-udata",
 		"settings-files", "keys-access-cred", "vm-state"}
-	vmi := makeVMI().CloudInitSecret("init", "u", "n").CloudInitSecret(long, "u", "").Hugepages("2Mi").KernelBoot("kernel").
+	vmi := makeVMI().CloudInitSecret("init", "u", "n").CloudInitSecret(long, "u",
+		"").Hugepages("2Mi").KernelBoot("kernel").
 		With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{
 				Name: "settings", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}},

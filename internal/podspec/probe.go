@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// startDelay is added to the initial delay of a probe, in seconds, for the time before the guest starts. KubeVirt's value.
+	// startDelay is added to the initial delay of a probe, in seconds, for the time before the guest starts. KubeVirt's
+	// value.
 	startDelay = 10
-	// agentDelay is added to the timeout of a probe by the guest agent, in seconds, so that the probe reports a timeout of the
-	// guest before the kubelet stops it. KubeVirt's value.
+	// agentDelay is added to the timeout of a probe by the guest agent, in seconds, so that the probe reports a timeout of
+	// the guest before the kubelet stops it. KubeVirt's value.
 	agentDelay = 1
 )
 
-// probe returns the container's probe for a probe of the guest. Network probes do not change, because connections to the Pod's
-// address reach the guest. Probes by the guest agent run a command of the launcher.
+// probe returns the container's probe for a probe of the guest. Network probes do not change, because connections to
+// the Pod's address reach the guest. Probes by the guest agent run a command of the launcher.
 func probe(vmi *v1.VirtualMachineInstance, of *v1.Probe) *corev1.Probe {
 	if of == nil {
 		return nil
@@ -56,8 +57,8 @@ func probe(vmi *v1.VirtualMachineInstance, of *v1.Probe) *corev1.Probe {
 // usesAgent reports whether a probe uses the guest agent.
 func usesAgent(p *v1.Probe) bool { return p != nil && (p.Exec != nil || p.GuestAgentPing != nil) }
 
-// probeProcesses returns how many processes for probes can run in the launcher Pod at a time. On the target of a migration, the first one
-// is that of the startup probe, which every probe has.
+// probeProcesses returns how many processes for probes can run in the launcher Pod at a time. On the target of a
+// migration, the first one is that of the startup probe, which every probe has.
 func probeProcesses(vmi *v1.VirtualMachineInstance) int {
 	n, probes := 0, 0
 	for _, p := range []*v1.Probe{vmi.Spec.ReadinessProbe, vmi.Spec.LivenessProbe} {
@@ -96,8 +97,9 @@ func computeImage(pod *corev1.Pod) string {
 	return ""
 }
 
-// SELinuxLevel returns the level of an SELinux context, such as s0:c1,c2 of system_u:object_r:container_file_t:s0:c1,c2. It is empty if
-// there is none, because the node has no SELinux or its agent did not report the context.
+// SELinuxLevel returns the level of an SELinux context, such as s0:c1,c2 of
+// system_u:object_r:container_file_t:s0:c1,c2. It is empty if there is none, because the node has no SELinux or its
+// agent did not report the context.
 func SELinuxLevel(context string) string {
 	const fieldsBefore = 3
 	parts := strings.SplitN(context, ":", fieldsBefore+1)

@@ -27,8 +27,8 @@ const (
 // ephemeralStorage is requested for logs and for the files of libvirt. KubeVirt's value.
 const ephemeralStorage = "50M"
 
-// checkReserved refuses requests of a user for the device of migration targets. Only virt-controller may request it (policy
-// kubevirt-launcher-devices in config/admission), and it must not do so for a user.
+// checkReserved refuses requests of a user for the device of migration targets. Only virt-controller may request it
+// (policy kubevirt-launcher-devices in config/admission), and it must not do so for a user.
 func checkReserved(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	const format = "resource %s is for Pods to which guests migrate, and none of a VM's own: remove it from %s"
 	for where, list := range map[string]corev1.ResourceList{
@@ -49,8 +49,8 @@ func checkReserved(vmi *v1.VirtualMachineInstance, cfg Config) error {
 // milliPerCPU is the number of thousandths in one CPU.
 const milliPerCPU = 1000
 
-// Resources returns the requests and limits of the launcher's container: the VMI's, plus those for the guest, the overhead and the
-// devices.
+// Resources returns the requests and limits of the launcher's container: the VMI's, plus those for the guest, the
+// overhead and the devices.
 func Resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequirements {
 	return resources(vmi.DeepCopy(), cfg)
 }
@@ -105,9 +105,9 @@ func busyThreads(vmi *v1.VirtualMachineInstance) int64 {
 	return threads
 }
 
-// dedicatedCPUs returns the number of exclusive CPUs to request: one for each busy thread, and one for QEMU's main thread if it
-// is isolated. The annotation EmulatorThreadCompleteToEvenParity makes the number even, for nodes that allocate whole cores
-// only.
+// dedicatedCPUs returns the number of exclusive CPUs to request: one for each busy thread, and one for QEMU's main
+// thread if it is isolated. The annotation EmulatorThreadCompleteToEvenParity makes the number even, for nodes that
+// allocate whole cores only.
 func dedicatedCPUs(vmi *v1.VirtualMachineInstance) int64 {
 	cpus := busyThreads(vmi)
 	if !vmi.Spec.Domain.CPU.IsolateEmulatorThread {
@@ -128,12 +128,14 @@ func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cf
 	if _, given := out.Requests[corev1.ResourceCPU]; given {
 		return
 	}
-	// As in Kubernetes, the default of a request is the limit. Admission sets it; this is for VMIs that did not pass admission.
+	// As in Kubernetes, the default of a request is the limit. Admission sets it; this is for VMIs that did not pass
+	// admission.
 	if limit, limited := out.Limits[corev1.ResourceCPU]; limited && limit.Sign() > 0 {
 		out.Requests[corev1.ResourceCPU] = limit.DeepCopy()
 		return
 	}
-	request := *resource.NewMilliQuantity(max(times(busyThreads(vmi), milliPerCPU)/int64(max(cfg.CPUAllocationRatio, 1)), 1),
+	request := *resource.NewMilliQuantity(
+		max(times(busyThreads(vmi), milliPerCPU)/int64(max(cfg.CPUAllocationRatio, 1)), 1),
 		resource.DecimalSI)
 	if cfg.CPURequest != nil {
 		request = cfg.CPURequest.DeepCopy()
@@ -145,8 +147,8 @@ func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cf
 // pkg/virt-controller/services, WithoutDedicatedCPU, WithAutoMemoryLimits and DefaultMemoryLimitOverheadRatio.
 const defaultMemoryLimitRatio = 2.0
 
-// setDemandedLimits sets the limits that the Pod must have and the VMI lacks: a CPU for each busy thread, and a multiple of the
-// requested memory, but at least the request plus hardLimitMargin.
+// setDemandedLimits sets the limits that the Pod must have and the VMI lacks: a CPU for each busy thread, and a
+// multiple of the requested memory, but at least the request plus hardLimitMargin.
 func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
 	if _, limited := out.Limits[corev1.ResourceCPU]; !limited && cfg.LimitCPU {
 		limit := *resource.NewQuantity(busyThreads(vmi), resource.DecimalSI)
@@ -167,7 +169,8 @@ func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineI
 	}
 }
 
-// GuestMemory returns the guest's memory. Admission sets memory.guest; the rest is for VMIs that did not pass admission.
+// GuestMemory returns the guest's memory. Admission sets memory.guest; the rest is for VMIs that did not pass
+// admission.
 func GuestMemory(vmi *v1.VirtualMachineInstance) resource.Quantity {
 	if memory := quantity.GuestMemory(&vmi.Spec.Domain); memory != nil {
 		return memory.DeepCopy()
@@ -212,8 +215,8 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 	}
 }
 
-// requestFor returns the memory request of a VMI without one: as in Kubernetes its limit, or else the guest's memory. Huge
-// pages, and the memory of guests with dedicated CPUs, are not overcommitted.
+// requestFor returns the memory request of a VMI without one: as in Kubernetes its limit, or else the guest's memory.
+// Huge pages, and the memory of guests with dedicated CPUs, are not overcommitted.
 func requestFor(vmi *v1.VirtualMachineInstance, guest resource.Quantity, cfg Config) resource.Quantity {
 	if limit, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory]; limited && limit.Sign() > 0 {
 		return limit.DeepCopy()
@@ -270,7 +273,8 @@ func resourceClaims(vmi *v1.VirtualMachineInstance) []corev1.PodResourceClaim {
 	out := make([]corev1.PodResourceClaim, 0, len(vmi.Spec.ResourceClaims))
 	for _, claim := range vmi.Spec.ResourceClaims {
 		out = append(out, corev1.PodResourceClaim{
-			Name: claim.Name, ResourceClaimName: claim.ResourceClaimName, ResourceClaimTemplateName: claim.ResourceClaimTemplateName,
+			Name: claim.Name, ResourceClaimName: claim.ResourceClaimName,
+			ResourceClaimTemplateName: claim.ResourceClaimTemplateName,
 		})
 	}
 	return out

@@ -23,23 +23,27 @@ func TestLargeSizesDoNotWrap(t *testing.T) {
 	demanded.LimitCPU, demanded.LimitMemory, demanded.AdditionalGuestMemoryOverheadRatio = true, true, 10
 	for name, change := range map[string]func(*v1.VirtualMachineInstance){
 		"reserved overhead": func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Domain.Memory.ReservedOverhead = &v1.ReservedOverhead{AddedOverhead: resource.NewQuantity(math.MaxInt64, resource.BinarySI)}
+			vmi.Spec.Domain.Memory.ReservedOverhead = &v1.ReservedOverhead{AddedOverhead: resource.NewQuantity(math.MaxInt64,
+				resource.BinarySI)}
 		},
 		"CPUs": func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.CPU = &v1.CPU{Sockets: math.MaxUint32, Cores: math.MaxUint32, Threads: math.MaxUint32}
 			vmi.Spec.Domain.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: ptr.To[uint32](math.MaxUint32)}
 		},
 		"dedicated CPUs": func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1 << 31, Cores: 1 << 31, Threads: 2, DedicatedCPUPlacement: true, IsolateEmulatorThread: true}
+			vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1 << 31, Cores: 1 << 31, Threads: 2, DedicatedCPUPlacement: true,
+				IsolateEmulatorThread: true}
 		},
 		"a memory request": func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(math.MaxInt64, resource.BinarySI)}
+			vmi.Spec.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(math.MaxInt64,
+				resource.BinarySI)}
 		},
 	} {
 		vmi := makeVMI().Guest("1Gi").With(change).Obj()
 		usual := podspec.Resources(makeVMI().Guest("1Gi").Obj(), demanded)
 		got := podspec.Resources(vmi, demanded)
-		for kind, lists := range map[string][2]corev1.ResourceList{"requests": {usual.Requests, got.Requests}, "limits": {usual.Limits, got.Limits}} {
+		for kind, lists := range map[string][2]corev1.ResourceList{"requests": {usual.Requests, got.Requests},
+			"limits": {usual.Limits, got.Limits}} {
 			for resourceName, least := range lists[0] {
 				if now := lists[1][resourceName]; now.Cmp(least) < 0 {
 					t.Errorf("%s: it %s %s of %s", name, kind, now.String(), resourceName)
@@ -81,7 +85,8 @@ func TestMemoryOverhead(t *testing.T) {
 	}
 	probed := makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.ReadinessProbe = &v1.Probe{Handler: v1.Handler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
-		vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}}}
+		vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(
+			22)}}}
 	})
 	if got := mib(probed, config()); got != base+8 {
 		t.Errorf("one probe by the agent: %d MiB, want %d", got, base+8)
@@ -214,7 +219,8 @@ func TestDedicatedCPUs(t *testing.T) {
 		"no topology":                      {makeVMI().CPU(0, 0, 0).Limit("cpu", "6"), "6"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			vmi := tc.vmi.With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true }).Limit("memory", "2Gi")
+			vmi := tc.vmi.With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true }).Limit(
+				"memory", "2Gi")
 			overcommitted := config()
 			overcommitted.MemoryOvercommit = 200
 			pod, err := podspec.Build(vmi.Obj(), overcommitted)
@@ -226,7 +232,8 @@ func TestDedicatedCPUs(t *testing.T) {
 				t.Errorf("%s CPUs, want %s", cpus, tc.want)
 			}
 			// The Pod is Guaranteed.
-			if got.Requests.Cpu().Cmp(*got.Limits.Cpu()) != 0 || got.Requests.Memory().Cmp(*got.Limits.Memory()) != 0 || got.Requests.Memory().Value() < 2<<30 {
+			if got.Requests.Cpu().Cmp(*got.Limits.Cpu()) != 0 || got.Requests.Memory().Cmp(*got.Limits.Memory()) != 0 ||
+				got.Requests.Memory().Value() < 2<<30 {
 				t.Errorf("requests %v, limits %v", got.Requests, got.Limits)
 			}
 		})

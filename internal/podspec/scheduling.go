@@ -45,8 +45,8 @@ func architecture(vmi *v1.VirtualMachineInstance, cfg Config) string {
 	return cfg.DefaultArchitecture
 }
 
-// nodeSelector returns the user's node selector, the cluster's, and the labels of nodes that can run the guest. The last take
-// precedence.
+// nodeSelector returns the user's node selector, the cluster's, and the labels of nodes that can run the guest. The
+// last take precedence.
 func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, vmi.Spec.NodeSelector)
@@ -87,7 +87,8 @@ func machineLabel(machine *v1.Machine) string {
 	return v1.SupportedMachineTypeLabel + machinetype.ForStart(machine.Type)
 }
 
-// affinity returns the user's affinity, extended by labels that a node must not have, which a node selector cannot express.
+// affinity returns the user's affinity, extended by labels that a node must not have, which a node selector cannot
+// express.
 func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 	unwanted := unwantedLabels(vmi, cfg)
 	if len(unwanted) == 0 {
@@ -120,18 +121,20 @@ func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 	return out
 }
 
-// maxVolumeTerms is the limit for the number of nodeSelectorTerms with those of volumes. More than that are not combined.
+// maxVolumeTerms is the limit for the number of nodeSelectorTerms with those of volumes. More than that are not
+// combined.
 const maxVolumeTerms = 256
 
-// requireNodes restricts a Pod to nodes that a selector selects as well. Terms are ORed, so each of them is combined with each of
-// the selector's. A selector that would result in too many terms is left out: then the attachment Pod of its volume, which the
-// scheduler does not place on the launcher's node, has the reason.
+// requireNodes restricts a Pod to nodes that a selector selects as well. Terms are ORed, so each of them is combined
+// with each of the selector's. A selector that would result in too many terms is left out: then the attachment Pod of
+// its volume, which the scheduler does not place on the launcher's node, has the reason.
 func requireNodes(spec *corev1.PodSpec, selector *corev1.NodeSelector) {
 	if len(selector.NodeSelectorTerms) == 0 {
 		return
 	}
 	var terms []corev1.NodeSelectorTerm
-	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		terms = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	}
 	if len(terms) == 0 {
@@ -155,16 +158,19 @@ func requireNodes(spec *corev1.PodSpec, selector *corev1.NodeSelector) {
 	if spec.Affinity.NodeAffinity == nil {
 		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
 	}
-	spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: combined}
+	spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+		NodeSelectorTerms: combined}
 }
 
-// maxUnwanted is the limit for the labels that a node must not have, summed over all nodeSelectorTerms. A Pod with more is too
-// large for the API server.
+// maxUnwanted is the limit for the labels that a node must not have, summed over all nodeSelectorTerms. A Pod with more
+// is too large for the API server.
 const maxUnwanted = 20_000
 
-// checkAffinity refuses an affinity whose terms, multiplied by the unwanted labels, would not fit into virt-controller's memory.
+// checkAffinity refuses an affinity whose terms, multiplied by the unwanted labels, would not fit into
+// virt-controller's memory.
 func checkAffinity(vmi *v1.VirtualMachineInstance, cfg Config) error {
-	if vmi.Spec.Affinity == nil || vmi.Spec.Affinity.NodeAffinity == nil || vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if vmi.Spec.Affinity == nil || vmi.Spec.Affinity.NodeAffinity == nil ||
+		vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil
 	}
 	terms := vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
@@ -193,14 +199,14 @@ func unwantedLabels(vmi *v1.VirtualMachineInstance, cfg Config) []string {
 	return out
 }
 
-// imageDigest matches the digest at the end of an image reference. The image IDs that some runtimes report do not match: they
-// identify the image's configuration, and an image cannot be pulled by them.
+// imageDigest matches the digest at the end of an image reference. The image IDs that some runtimes report do not
+// match: they identify the image's configuration, and an image cannot be pulled by them.
 var imageDigest = regexp.MustCompile(`@(sha256:[0-9a-f]{64})$`)
 
-// PinnedImages returns references with digests to the image volumes of a launcher Pod, by name of the volume, so that another
-// Pod gets the same images. It omits volumes whose digest is not known. The digest is that of the Pod's spec, or else of its
-// status, which has it since Kubernetes 1.35 with the feature gate ImageVolumeWithDigest. Source: kubevirt/kubevirt
-// pkg/container-disk, ExtractImageIDsFromSourcePod.
+// PinnedImages returns references with digests to the image volumes of a launcher Pod, by name of the volume, so that
+// another Pod gets the same images. It omits volumes whose digest is not known. The digest is that of the Pod's spec,
+// or else of its status, which has it since Kubernetes 1.35 with the feature gate ImageVolumeWithDigest. Source:
+// kubevirt/kubevirt pkg/container-disk, ExtractImageIDsFromSourcePod.
 func PinnedImages(own *corev1.Pod) map[string]string {
 	reported := map[string]string{}
 	for i := range own.Status.ContainerStatuses {
@@ -226,9 +232,10 @@ func PinnedImages(own *corev1.Pod) map[string]string {
 	return pinned
 }
 
-// ImageDigests returns the digests in the image references of a Pod's spec, by mount path in the container compute. The volumes
-// of a Pod are immutable, so that two Pods with the same digest have the same files. It does not use the digests of the status:
-// the kubelet resolves a tag when it reports the status, and the tag may have moved since it was pulled.
+// ImageDigests returns the digests in the image references of a Pod's spec, by mount path in the container compute. The
+// volumes of a Pod are immutable, so that two Pods with the same digest have the same files. It does not use the
+// digests of the status: the kubelet resolves a tag when it reports the status, and the tag may have moved since it was
+// pulled.
 func ImageDigests(pod *corev1.Pod) map[string]string {
 	digests := map[string]string{}
 	for i := range pod.Spec.Volumes {

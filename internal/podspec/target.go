@@ -38,8 +38,8 @@ type Target struct {
 	PostCopy bool
 }
 
-// TargetPodName returns the name of a migration's target Pod. It is derived from the migration's UID, so that the API server
-// refuses to create the Pod twice.
+// TargetPodName returns the name of a migration's target Pod. It is derived from the migration's UID, so that the API
+// server refuses to create the Pod twice.
 func TargetPodName(vmi *v1.VirtualMachineInstance, migration types.UID) string {
 	return targetPodName(vmi.Name, vmi.UID, migration)
 }
@@ -48,7 +48,8 @@ func targetPodName(vmiName string, vmi, migration types.UID) string {
 	return podName(launcherpod.AppLabelValue+"-", vmiName, string(vmi)+"/"+string(migration))
 }
 
-// OwnPodName returns the name of the launcher Pod that runs the guest of a VMI: the one on the node that owns the guest.
+// OwnPodName returns the name of the launcher Pod that runs the guest of a VMI: the one on the node that owns the
+// guest.
 func OwnPodName(vmi *v1.VirtualMachineInstance) string {
 	m := vmi.Status.MigrationState
 	switch {
@@ -74,8 +75,8 @@ func OtherPodName(vmi *v1.VirtualMachineInstance) string {
 	}
 }
 
-// BuildTarget returns the target Pod of a migration: the launcher Pod, with constraints for another node that can run the
-// guest. The errors are those of Build.
+// BuildTarget returns the target Pod of a migration: the launcher Pod, with constraints for another node that can run
+// the guest. The errors are those of Build.
 func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*corev1.Pod, error) {
 	pod, err := Build(vmi, cfg)
 	if err != nil {
@@ -105,8 +106,8 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 	return pod, nil
 }
 
-// keepMachine replaces the machine type of the spec, which can be an alias such as q35, by that of the running guest in the
-// selector. It ignores a type that is not a valid label name, because the type comes from the launcher. Source:
+// keepMachine replaces the machine type of the spec, which can be an alias such as q35, by that of the running guest in
+// the selector. It ignores a type that is not a valid label name, because the type comes from the launcher. Source:
 // kubevirt/kubevirt pkg/virt-controller/services, the node selector of status.machine.
 func keepMachine(selector map[string]string, vmi *v1.VirtualMachineInstance) {
 	machine, spec := vmi.Status.Machine, vmi.Spec.Domain.Machine
@@ -131,17 +132,20 @@ func avoid(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance) {
 	}
 	rules := &spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	*rules = append(*rules, corev1.PodAffinityTerm{
-		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(vmi.UID)}},
-		TopologyKey:   corev1.LabelHostname,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue,
+			v1.CreatedByLabel: string(vmi.UID)}},
+		TopologyKey: corev1.LabelHostname,
 	})
 }
 
-// awaitSeconds is how long one run of the startup probe waits for the guest. Each run that ends without it is an event of the Pod.
+// awaitSeconds is how long one run of the startup probe waits for the guest. Each run that ends without it is an event
+// of the Pod.
 const awaitSeconds = 60
 
-// awaitGuest makes the probes begin when the guest runs in this Pod. Before, a liveness probe would stop the Pod, and a readiness probe
-// would cause events. The initial delay of a readiness probe is for the guest's boot, which is over: the Pod of a guest that runs is to be
-// ready at once. That of a liveness probe delays nothing, and stays for a guest that is migrated while it boots.
+// awaitGuest makes the probes begin when the guest runs in this Pod. Before, a liveness probe would stop the Pod, and a
+// readiness probe would cause events. The initial delay of a readiness probe is for the guest's boot, which is over:
+// the Pod of a guest that runs is to be ready at once. That of a liveness probe delays nothing, and stays for a guest
+// that is migrated while it boots.
 func awaitGuest(compute *corev1.Container, vmi *v1.VirtualMachineInstance) {
 	if compute.LivenessProbe == nil && compute.ReadinessProbe == nil {
 		return
@@ -151,18 +155,21 @@ func awaitGuest(compute *corev1.Container, vmi *v1.VirtualMachineInstance) {
 	}
 	compute.StartupProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{
-			launcherpod.LauncherBinary, launcherpod.AwaitGuestCommand, "--domain", launcherpod.DomainName(vmi.Namespace, vmi.Name),
-			"--timeout-seconds", strconv.Itoa(awaitSeconds),
+			launcherpod.LauncherBinary, launcherpod.AwaitGuestCommand, "--domain",
+			launcherpod.DomainName(vmi.Namespace, vmi.Name), "--timeout-seconds", strconv.Itoa(awaitSeconds),
 		}}},
 		TimeoutSeconds: awaitSeconds + agentDelay, PeriodSeconds: 1, FailureThreshold: math.MaxInt32,
 	}
 }
 
-// TargetCPUSelector returns the labels that the target node of a migration must have: the vendor of the source node's CPU, and
-// for a guest whose CPU depends on the node of its start also the labels of that CPU. Labels that the source node lacks are not
-// required. For host-model that is an error, because then the guest's CPU is not known. podSelector is the node selector of the
-// source Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, and its test of the vendor's label.
-func TargetCPUSelector(vmi *v1.VirtualMachineInstance, node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
+// TargetCPUSelector returns the labels that the target node of a migration must have: the vendor of the source node's
+// CPU, and for a guest whose CPU depends on the node of its start also the labels of that CPU. Labels that the source
+// node lacks are not required. For host-model that is an error, because then the guest's CPU is not known. podSelector
+// is the node selector of the source Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, and its test
+// of the vendor's label.
+func TargetCPUSelector(
+	vmi *v1.VirtualMachineInstance, node string, nodeLabels, podSelector map[string]string,
+) (map[string]string, error) {
 	out := labelsWith(nodeLabels, v1.CPUModelVendorLabel)
 	switch model(vmi) {
 	case v1.CPUModeHostModel:
@@ -194,8 +201,8 @@ func model(vmi *v1.VirtualMachineInstance) string {
 	return ""
 }
 
-// samePassthrough returns the labels of nodes with the same CPU model and features as the node of the guest's start. A guest
-// that has been migrated before keeps those of its first node, so that it can be migrated back.
+// samePassthrough returns the labels of nodes with the same CPU model and features as the node of the guest's start. A
+// guest that has been migrated before keeps those of its first node, so that it can be migrated back.
 func samePassthrough(nodeLabels, podSelector map[string]string) map[string]string {
 	if first := labelsWith(podSelector, v1.HostModelCPULabel, v1.HostModelRequiredFeaturesLabel); len(first) > 0 {
 		return first
@@ -203,9 +210,10 @@ func samePassthrough(nodeLabels, podSelector map[string]string) map[string]strin
 	return labelsWith(nodeLabels, v1.HostModelCPULabel, v1.HostModelRequiredFeaturesLabel)
 }
 
-// hostModelSelector returns the labels of nodes that support the host-model CPU of a guest: the model and the features of the
-// node of its start. A guest that has been migrated before has the CPU of its first node, whose labels are in the selector of
-// its Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, prepareNodeSelectorForHostCpuModel.
+// hostModelSelector returns the labels of nodes that support the host-model CPU of a guest: the model and the features
+// of the node of its start. A guest that has been migrated before has the CPU of its first node, whose labels are in
+// the selector of its Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration,
+// prepareNodeSelectorForHostCpuModel.
 func hostModelSelector(node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	migrated := false

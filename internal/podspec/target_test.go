@@ -45,7 +45,8 @@ func TestTargetDiffersFromTheLauncherPod(t *testing.T) {
 		SELinuxLevel:      "s0:c1,c2",
 	})
 
-	if got.Name == want.Name || got.Name != podspec.TargetPodName(vmi, migrationUID) || got.Name == podspec.TargetPodName(vmi, "another") {
+	if got.Name == want.Name || got.Name != podspec.TargetPodName(vmi, migrationUID) ||
+		got.Name == podspec.TargetPodName(vmi, "another") {
 		t.Errorf("name %q does not distinguish migrations", got.Name)
 	}
 	want.Name = got.Name
@@ -59,7 +60,8 @@ func TestTargetDiffersFromTheLauncherPod(t *testing.T) {
 		t.Fatalf("anti-affinity %v", anti)
 	}
 	rule := anti.RequiredDuringSchedulingIgnoredDuringExecution[0]
-	if rule.TopologyKey != corev1.LabelHostname || rule.LabelSelector.MatchLabels[v1.CreatedByLabel] != uid || rule.LabelSelector.MatchLabels[v1.AppLabel] != launcherpod.AppLabelValue {
+	if rule.TopologyKey != corev1.LabelHostname || rule.LabelSelector.MatchLabels[v1.CreatedByLabel] != uid ||
+		rule.LabelSelector.MatchLabels[v1.AppLabel] != launcherpod.AppLabelValue {
 		t.Errorf("the Pod may share a node with the guest: %v", rule)
 	}
 	if want.Spec.Affinity == nil {
@@ -88,7 +90,8 @@ func TestTargetKeepsTheUsersAntiAffinity(t *testing.T) {
 	vmi.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{own},
 	}}
-	rules := buildTarget(t, vmi, podspec.Target{}).Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	rules := buildTarget(t, vmi,
+		podspec.Target{}).Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	if len(rules) != 2 || rules[0].TopologyKey != "zone" {
 		t.Errorf("got %v", rules)
 	}
@@ -97,7 +100,8 @@ func TestTargetKeepsTheUsersAntiAffinity(t *testing.T) {
 	}
 }
 
-// The kubelet must not kill a Pod before the migration completes. After that, the Pod must be ready at once, and its liveness probe count.
+// The kubelet must not kill a Pod before the migration completes. After that, the Pod must be ready at once, and its
+// liveness probe count.
 func TestProbesOfTargetBeginWithTheGuest(t *testing.T) {
 	ssh := func(delay int32) *v1.Probe {
 		return &v1.Probe{
@@ -148,12 +152,14 @@ func TestOwnPodFollowsTheOwner(t *testing.T) {
 	}
 	vmi.Status.NodeName = "a"
 	check(first, "")
-	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "a", SourcePod: first, TargetNode: "b", TargetPod: "second"}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "a", SourcePod: first,
+		TargetNode: "b", TargetPod: "second"}
 	check(first, "second")
 	vmi.Status.NodeName = "b"
 	check("second", first)
 	// The guest is migrated back.
-	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "b", SourcePod: "second", TargetNode: "a", TargetPod: "third"}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "b", SourcePod: "second",
+		TargetNode: "a", TargetPod: "third"}
 	check("second", "third")
 	vmi.Status.NodeName = "a"
 	check("third", "second")
@@ -167,9 +173,11 @@ func TestTargetGetsTheImagesOfTheSource(t *testing.T) {
 	for name, image := range map[string]string{
 		"reported": "registry:5000/os:latest", "untagged": "registry:5000/tools", "pinned": "os@" + digest, "unknown": "os:1", "id": "os:2",
 	} {
-		vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: image}}})
+		vmi.Spec.Volumes = append(vmi.Spec.Volumes,
+			v1.Volume{Name: name, VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: image}}})
 	}
-	vmi.Spec.Domain.Firmware = &v1.Firmware{KernelBoot: &v1.KernelBoot{Container: &v1.KernelBootContainer{Image: "kernel:latest", KernelPath: "/vmlinuz"}}}
+	vmi.Spec.Domain.Firmware = &v1.Firmware{
+		KernelBoot: &v1.KernelBoot{Container: &v1.KernelBootContainer{Image: "kernel:latest", KernelPath: "/vmlinuz"}}}
 	own, err := podspec.Build(vmi, config())
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +244,8 @@ func TestTargetHasTheMachineThatTheGuestRunsOn(t *testing.T) {
 	if err != nil || pod.Spec.NodeSelector[version] != "true" {
 		t.Errorf("emulated: %v, %v", pod, err)
 	}
-	// A guest that came from KubeVirt keeps the machine type that its QEMU has. One that started here has another one than its spec.
+	// A guest that came from KubeVirt keeps the machine type that its QEMU has. One that started here has another one than
+	// its spec.
 	const redHat = "pc-q35-rhel9.2.0"
 	for running, replaced := range map[string]bool{redHat: false, "pc-q35-7.2": true} {
 		vmi := vmi.DeepCopy()

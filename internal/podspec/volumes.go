@@ -79,7 +79,8 @@ func (s *storage) volume(v *v1.Volume, cfg Config) error {
 	switch {
 	case v.ContainerDisk != nil:
 		disk := v.ContainerDisk
-		s.image(s.names.inPod(v.Name), launcherpod.ContainerDiskDir(v.Name), disk.Image, disk.ImagePullPolicy, disk.ImagePullSecret)
+		s.image(s.names.inPod(v.Name), launcherpod.ContainerDiskDir(v.Name), disk.Image, disk.ImagePullPolicy,
+			disk.ImagePullSecret)
 	case v.HostDisk != nil:
 		s.hostDisk(v)
 	case v.CloudInitNoCloud != nil:
@@ -93,7 +94,8 @@ func (s *storage) volume(v *v1.Volume, cfg Config) error {
 	return nil
 }
 
-// ClaimName returns the name of the PersistentVolumeClaim of a volume, or "". The claim of a DataVolume has the same name.
+// ClaimName returns the name of the PersistentVolumeClaim of a volume, or "". The claim of a DataVolume has the same
+// name.
 func ClaimName(v *v1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -134,8 +136,8 @@ func (s *storage) kernelBoot(vmi *v1.VirtualMachineInstance) {
 	s.image(launcherpod.KernelBootVolume, launcherpod.KernelBootDir, c.Image, c.ImagePullPolicy, c.ImagePullSecret)
 }
 
-// state mounts the whole claim. virt-launcher creates the directories in it, because those that the kubelet creates for a
-// subPath belong to root if the file system does not support fsGroup.
+// state mounts the whole claim. virt-launcher creates the directories in it, because those that the kubelet creates for
+// a subPath belong to root if the file system does not support fsGroup.
 func (s *storage) state(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	if !vmi.Spec.HasPersistentState() {
 		return nil
@@ -173,13 +175,14 @@ func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
 		source.ReadOnly = v.PersistentVolumeClaim.ReadOnly
 		readOnly = source.ReadOnly
 	case v.Ephemeral != nil:
-		// The guest writes to an overlay. Other guests may use the same claim, so QEMU must not write to it. A block device has
-		// no read-only mount, but is read-only if the source is.
+		// The guest writes to an overlay. Other guests may use the same claim, so QEMU must not write to it. A block device
+		// has no read-only mount, but is read-only if the source is.
 		source.ReadOnly = v.Ephemeral.PersistentVolumeClaim.ReadOnly || info.Block
 		readOnly = true
 	}
 	name := s.names.inPod(v.Name)
-	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &source}})
+	s.volumes = append(s.volumes,
+		corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &source}})
 	if info.Block {
 		s.devices = append(s.devices, corev1.VolumeDevice{Name: name, DevicePath: launcherpod.BlockDevice(v.Name)})
 		return
@@ -213,9 +216,9 @@ func (s *storage) secret(name, dir string, secret *corev1.LocalObjectReference) 
 	s.files(name, dir, corev1.VolumeSource{Secret: secretSource(secret.Name, nil)})
 }
 
-// volumeNames maps the names of the VMI's volumes to those in the Pod. They are equal, unless the Pod has a volume of its own
-// with the name. The Pod's own volumes keep their names, because the agent finds their directories on the node by name. The
-// VMI's volumes are found by mount path, so that they can be renamed.
+// volumeNames maps the names of the VMI's volumes to those in the Pod. They are equal, unless the Pod has a volume of
+// its own with the name. The Pod's own volumes keep their names, because the agent finds their directories on the node
+// by name. The VMI's volumes are found by mount path, so that they can be renamed.
 type volumeNames map[string]string
 
 func (n volumeNames) inPod(volume string) string { return n[volume] }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package quantity refuses quantities that take hours to read. Kubernetes' parser computes every digit of a number, also those of
-// 1e-1000000000, which the pattern of Kubernetes' schemas admits. The schemas of Vireo's CustomResourceDefinitions have a stricter
-// pattern; this package is for strings without one, and for objects that no schema has validated. It also has the memory of a guest,
-// which may be such a string.
+// Package quantity refuses quantities that take hours to read. Kubernetes' parser computes every digit of a number,
+// also those of 1e-1000000000, which the pattern of Kubernetes' schemas admits. The schemas of Vireo's
+// CustomResourceDefinitions have a stricter pattern; this package is for strings without one, and for objects that no
+// schema has validated. It also has the memory of a guest, which may be such a string.
 package quantity
 
 import (
@@ -44,8 +44,9 @@ func bounded(text string) bool {
 	return len(digits) <= MaxExponentDigits
 }
 
-// Check returns an error, which names the field, if the JSON of an object has a quantity that Parse refuses for its exponent. What
-// is no JSON of such an object is left to its decoder. Field names are compared as by decoders that ignore the case of letters.
+// Check returns an error, which names the field, if the JSON of an object has a quantity that Parse refuses for its
+// exponent. What is no JSON of such an object is left to its decoder. Field names are compared as by decoders that
+// ignore the case of letters.
 func Check(raw []byte, object any) error {
 	if !json.Valid(raw) {
 		return nil
@@ -91,7 +92,8 @@ func check(raw []byte, t reflect.Type, path string) error {
 	return nil
 }
 
-// members calls a function with each member of a JSON object, also with several of one name: a decoder reads all of them.
+// members calls a function with each member of a JSON object, also with several of one name: a decoder reads all of
+// them.
 func members(raw []byte, visit func(name string, value []byte) error) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
@@ -145,7 +147,8 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// Unmarshal decodes the data of a ControllerRevision, which some users may write and no schema validates, and returns the error of Check.
+// Unmarshal decodes the data of a ControllerRevision, which some users may write and no schema validates, and returns
+// the error of Check.
 func Unmarshal(data runtime.RawExtension, into any) error {
 	if err := Check(data.Raw, into); err != nil {
 		return err
@@ -153,8 +156,8 @@ func Unmarshal(data runtime.RawExtension, into any) error {
 	return json.Unmarshal(data.Raw, into)
 }
 
-// GuestMemory returns the memory of a guest: what the VMI sets, or else its resources, or one huge page. It returns nil if nothing
-// gives it.
+// GuestMemory returns the memory of a guest: what the VMI sets, or else its resources, or one huge page. It returns nil
+// if nothing gives it.
 func GuestMemory(domain *v1.DomainSpec) *resource.Quantity {
 	if domain.Memory != nil && domain.Memory.Guest != nil {
 		return domain.Memory.Guest

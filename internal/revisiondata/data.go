@@ -3,8 +3,9 @@
 
 // Package revisiondata encodes the data of ControllerRevisions.
 //
-// The data is immutable byte by byte. When the API server applies a strategic merge patch, as the garbage collector sends to orphan an
-// object, it encodes the data anew with sorted keys. If the stored keys are not sorted, every such patch fails. See docs/adr/0063.
+// The data is immutable byte by byte. When the API server applies a strategic merge patch, as the garbage collector
+// sends to orphan an object, it encodes the data anew with sorted keys. If the stored keys are not sorted, every such
+// patch fails. See docs/adr/0063.
 package revisiondata
 
 import (
@@ -16,7 +17,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// formAnnotation is the form of a revision's data, so that the data need not be read. Its only value is that of json.Marshal for maps.
+// formAnnotation is the form of a revision's data, so that the data need not be read. Its only value is that of
+// json.Marshal for maps.
 const (
 	formAnnotation = "kubevirt.io/data-form"
 	formSorted     = "sorted"

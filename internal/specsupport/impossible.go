@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 )
 
-// ReasonImpossible is the reason of the condition and of the event of a VMI that does not start because no guest can have what
-// its spec requests.
+// ReasonImpossible is the reason of the condition and of the event of a VMI that does not start because no guest can
+// have what its spec requests.
 const ReasonImpossible = "ImpossibleSpec"
 
 const (
@@ -33,7 +33,8 @@ const (
 var uuidPattern = regexp.MustCompile(`^ *(?:[0-9a-fA-F]{2}[- ]*){16}$`)
 
 // watchdogActions are the actions of libvirt that the API has.
-var watchdogActions = []v1.WatchdogAction{"", v1.WatchdogActionPoweroff, v1.WatchdogActionReset, v1.WatchdogActionShutdown}
+var watchdogActions = []v1.WatchdogAction{"", v1.WatchdogActionPoweroff, v1.WatchdogActionReset,
+	v1.WatchdogActionShutdown}
 
 // impossibilities collects the errors of one spec.
 type impossibilities struct {
@@ -42,8 +43,8 @@ type impossibilities struct {
 	errs field.ErrorList
 }
 
-// ImpossibleInVMI returns an error for each value in the spec of a VMI that KubeVirt's admission accepts and that no guest can
-// have. KubeVirt admits such a VMI and lets it fail later. path is that of the spec.
+// ImpossibleInVMI returns an error for each value in the spec of a VMI that KubeVirt's admission accepts and that no
+// guest can have. KubeVirt admits such a VMI and lets it fail later. path is that of the spec.
 func ImpossibleInVMI(path *field.Path, spec *v1.VirtualMachineInstanceSpec) field.ErrorList {
 	s := &impossibilities{path: path, spec: spec}
 	for i := range spec.Volumes {
@@ -75,7 +76,8 @@ func (s *impossibilities) named(p *field.Path, name, what string) {
 func (s *impossibilities) volume(at *field.Path, volume *v1.Volume) {
 	switch {
 	case volume.PersistentVolumeClaim != nil:
-		s.named(at.Child("persistentVolumeClaim", "claimName"), volume.PersistentVolumeClaim.ClaimName, "a PersistentVolumeClaim")
+		s.named(at.Child("persistentVolumeClaim", "claimName"), volume.PersistentVolumeClaim.ClaimName,
+			"a PersistentVolumeClaim")
 	case volume.Ephemeral != nil && volume.Ephemeral.PersistentVolumeClaim == nil:
 		s.named(at.Child("ephemeral", "persistentVolumeClaim"), "", "a PersistentVolumeClaim")
 	case volume.Ephemeral != nil:
@@ -84,7 +86,8 @@ func (s *impossibilities) volume(at *field.Path, volume *v1.Volume) {
 	case volume.ContainerDisk != nil:
 		s.named(at.Child("containerDisk", "image"), volume.ContainerDisk.Image, "an image")
 	case volume.EmptyDisk != nil && volume.EmptyDisk.Capacity.Sign() <= 0:
-		s.invalid(at.Child("emptyDisk", "capacity"), volume.EmptyDisk.Capacity.String(), "must be a size greater than 0, such as 2Gi")
+		s.invalid(at.Child("emptyDisk", "capacity"), volume.EmptyDisk.Capacity.String(),
+			"must be a size greater than 0, such as 2Gi")
 	case volume.Sysprep != nil && (volume.Sysprep.Secret == nil) == (volume.Sysprep.ConfigMap == nil):
 		s.invalid(at.Child("sysprep"), volume.Name, "must have exactly one of secret and configMap")
 	}
@@ -97,7 +100,8 @@ func (s *impossibilities) disk(at *field.Path, disk *v1.Disk) {
 		s.invalid(at.Child("lun", "bus"), bus, "a LUN and persistent reservations take commands of SCSI: use scsi")
 	}
 	if most := row.MaxSerial; most > 0 && len(disk.Serial) > most {
-		s.invalid(at.Child("serial"), disk.Serial, "has %d characters and may have %d on the bus %s", len(disk.Serial), most, bus)
+		s.invalid(at.Child("serial"), disk.Serial, "has %d characters and may have %d on the bus %s", len(disk.Serial), most,
+			bus)
 	}
 }
 
@@ -178,7 +182,8 @@ func (s *impossibilities) firmware(p *field.Path) {
 	if fw.Bootloader != nil {
 		s.bootloader(p.Child("bootloader"), fw.Bootloader)
 	}
-	if boot := fw.KernelBoot; boot != nil && boot.Container != nil && boot.Container.KernelPath == "" && boot.KernelArgs != "" {
+	if boot := fw.KernelBoot; boot != nil && boot.Container != nil && boot.Container.KernelPath == "" &&
+		boot.KernelArgs != "" {
 		s.invalid(p.Child("kernelBoot", "kernelArgs"), boot.KernelArgs, "need a kernel: set container.kernelPath as well")
 	}
 }
@@ -188,7 +193,9 @@ func (s *impossibilities) bootloader(p *field.Path, loader *v1.Bootloader) {
 	if features := s.spec.Domain.Features; loader.EFI != nil && features != nil && isFalse(features.ACPI.Enabled) {
 		s.invalid(p.Child("efi"), "{}", "UEFI needs ACPI: leave domain.features.acpi.enabled out, or boot with bios")
 	}
-	if loader.BIOS != nil && loader.BIOS.UseSerial != nil && *loader.BIOS.UseSerial && isFalse(s.spec.Domain.Devices.AutoattachSerialConsole) {
-		s.invalid(p.Child("bios", "useSerial"), true, "needs a serial console: leave domain.devices.autoattachSerialConsole out")
+	if loader.BIOS != nil && loader.BIOS.UseSerial != nil && *loader.BIOS.UseSerial &&
+		isFalse(s.spec.Domain.Devices.AutoattachSerialConsole) {
+		s.invalid(p.Child("bios", "useSerial"), true,
+			"needs a serial console: leave domain.devices.autoattachSerialConsole out")
 	}
 }

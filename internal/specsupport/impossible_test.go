@@ -86,7 +86,8 @@ func TestImpossibleInVMI(t *testing.T) {
 		{"sysprep of both", []option{volume(v1.VolumeSource{Sysprep: &v1.SysprepSource{Secret: reference, ConfigMap: reference}})},
 			[]string{"spec.volumes[0].sysprep"}},
 		{"reservation on sata", []option{func(s *v1.VirtualMachineInstanceSpec) {
-			s.Domain.Devices.Disks = []v1.Disk{{Name: "d", DiskDevice: v1.DiskDevice{LUN: &v1.LunTarget{Bus: "sata", Reservation: true}}}}
+			s.Domain.Devices.Disks = []v1.Disk{{Name: "d",
+				DiskDevice: v1.DiskDevice{LUN: &v1.LunTarget{Bus: "sata", Reservation: true}}}}
 		}}, []string{"spec.domain.devices.disks[0].lun.bus"}},
 		{"LUN on virtio", []option{disk("", v1.DiskDevice{LUN: &v1.LunTarget{Bus: "virtio"}})}, []string{"spec.domain.devices.disks[0].lun.bus"}},
 		{"LUN", []option{disk("s", v1.DiskDevice{LUN: &v1.LunTarget{}})}, nil},

@@ -5,8 +5,8 @@
 //   - fields, annotations and feature gates that are not implemented yet;
 //   - values that no guest can have, such as a claim without a name (impossible.go).
 //
-// Admission warns about both. The controllers do not start a VMI that would get something other than its spec requests, and set a
-// condition that names the field.
+// Admission warns about both. The controllers do not start a VMI that would get something other than its spec requests,
+// and set a condition that names the field.
 package specsupport
 
 import (
@@ -23,9 +23,9 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// MaxErrors is how many errors of one object are listed. The author of an object decides how many it has: 80,000 fit into one
-// object, and Kubernetes took minutes to join their texts, because the time grows with the square of their number
-// (aggregate.Error of k8s.io/apimachinery/pkg/util/errors).
+// MaxErrors is how many errors of one object are listed. The author of an object decides how many it has: 80,000 fit
+// into one object, and Kubernetes took minutes to join their texts, because the time grows with the square of their
+// number (aggregate.Error of k8s.io/apimachinery/pkg/util/errors).
 const MaxErrors = 100
 
 // LimitErrors returns the first errors of a list. The last of them reports how many were left out.
@@ -48,8 +48,8 @@ func JoinErrors(errs field.ErrorList) error {
 	return LimitErrors(errs).ToAggregate()
 }
 
-// NewInvalid returns the API error "Invalid" for an object, with a list that is capped by LimitErrors, or nil for an empty
-// list.
+// NewInvalid returns the API error "Invalid" for an object, with a list that is capped by LimitErrors, or nil for an
+// empty list.
 func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
@@ -57,8 +57,8 @@ func NewInvalid(kind schema.GroupKind, name string, errs field.ErrorList) error 
 	return apierrors.NewInvalid(kind, name, LimitErrors(errs))
 }
 
-// UnimplementedGates are the feature gates of KubeVirt whose features are not implemented yet. The values are the ends of
-// warnings.
+// UnimplementedGates are the feature gates of KubeVirt whose features are not implemented yet. The values are the ends
+// of warnings.
 var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
 	"ConfigurableHypervisor":          "only KVM and emulation are supported",
 	"ContainerPathVolumes":            "shared file systems are not implemented yet",
@@ -96,8 +96,8 @@ const (
 	imageHasFirmware = "libvirt chooses among the firmware of the launcher image"
 )
 
-// KubeVirtFields are the unimplemented fields of a KubeVirt object's spec. They only warn: clusters keep the KubeVirt object that
-// they had before Vireo, and none of these fields changes what a guest gets.
+// KubeVirtFields are the unimplemented fields of a KubeVirt object's spec. They only warn: clusters keep the KubeVirt
+// object that they had before Vireo, and none of these fields changes what a guest gets.
 var KubeVirtFields = []Field{
 	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
 	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
@@ -228,13 +228,13 @@ func (e Effect) String() string {
 	}
 }
 
-// ReasonNotImplemented is the reason of the condition and of the event of an object that does not start because it sets an
-// unimplemented field.
+// ReasonNotImplemented is the reason of the condition and of the event of an object that does not start because it sets
+// an unimplemented field.
 const ReasonNotImplemented = "FieldNotImplemented"
 
-// Field is a row of a table: a field of the API, or an annotation, that is not implemented yet. Admission, the controllers and
-// docs/compatibility.md use the same tables, and test/liveness fails for a field of a VMI or of a KubeVirt object that has
-// neither a row nor an effect.
+// Field is a row of a table: a field of the API, or an annotation, that is not implemented yet. Admission, the
+// controllers and docs/compatibility.md use the same tables, and test/liveness fails for a field of a VMI or of a
+// KubeVirt object that has neither a row nor an effect.
 type Field struct {
 	// Path is the JSON path below the spec, with [] for each element of a list; or the key of an annotation.
 	Path string
@@ -264,17 +264,20 @@ func UnimplementedInVMI(path *field.Path, spec *v1.VirtualMachineInstanceSpec) [
 	return find(path, spec, VMIFields)
 }
 
-// UnimplementedInVM returns the unimplemented fields that the spec of a VM sets outside its template. path is that of the spec.
+// UnimplementedInVM returns the unimplemented fields that the spec of a VM sets outside its template. path is that of
+// the spec.
 func UnimplementedInVM(path *field.Path, spec *v1.VirtualMachineSpec) []Finding {
 	return find(path, spec, VMFields)
 }
 
-// UnimplementedInKubeVirt returns the unimplemented fields that the spec of a KubeVirt object sets. path is that of the spec.
+// UnimplementedInKubeVirt returns the unimplemented fields that the spec of a KubeVirt object sets. path is that of the
+// spec.
 func UnimplementedInKubeVirt(path *field.Path, spec *v1.KubeVirtSpec) []Finding {
 	return find(path, spec, KubeVirtFields)
 }
 
-// UnimplementedInMigration returns the unimplemented fields that the spec of a migration sets. path is that of the spec.
+// UnimplementedInMigration returns the unimplemented fields that the spec of a migration sets. path is that of the
+// spec.
 func UnimplementedInMigration(path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec) []Finding {
 	return find(path, spec, MigrationFields)
 }
@@ -302,8 +305,8 @@ func Warnings(findings []Finding) []string {
 	return warnings
 }
 
-// find returns the rows of a table that an object sets. It ignores conversion errors: the API server has already decoded the
-// object.
+// find returns the rows of a table that an object sets. It ignores conversion errors: the API server has already
+// decoded the object.
 func find(base *field.Path, object any, table []Field) []Finding {
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -347,8 +350,9 @@ func setPaths(at *field.Path, node any, steps, values []string) []*field.Path {
 	return found
 }
 
-// isSet reports whether a value enables a field. False, zero, the empty string and an object with "enabled: false" do not. An
-// empty object does: it is how the API selects an alternative that has no options. false counts if a row names it as its value.
+// isSet reports whether a value enables a field. False, zero, the empty string and an object with "enabled: false" do
+// not. An empty object does: it is how the API selects an alternative that has no options. false counts if a row names
+// it as its value.
 func isSet(node any, values []string) bool {
 	switch v := node.(type) {
 	case nil:

@@ -21,7 +21,8 @@ func TestUnimplementedInAnnotations(t *testing.T) {
 	found := UnimplementedInAnnotations(field.NewPath("metadata"), map[string]string{
 		"team": "blue", v1.IgnitionAnnotation: "{}", HookSidecarAnnotation: "",
 	})
-	expectPrefixes(t, Warnings(found), []string{"metadata.annotations[kubevirt.io/ignitiondata] keeps the VM from starting: "})
+	expectPrefixes(t, Warnings(found),
+		[]string{"metadata.annotations[kubevirt.io/ignitiondata] keeps the VM from starting: "})
 }
 
 // Annotations that would change the guest are refused. Others only warn.
@@ -41,7 +42,8 @@ func TestAnnotationsOfKubeVirt(t *testing.T) {
 		v1.KeepLauncherAfterFailureAnnotation: "true", v1.CustomLibvirtLogFiltersAnnotation: "1:*",
 	} {
 		expectPrefixes(t, warningsFor(map[string]string{key: value}), []string{"metadata.annotations[" + key + "] "})
-		if refused := Refusals(UnimplementedInAnnotations(field.NewPath("metadata"), map[string]string{key: value})); len(refused) > 0 {
+		if refused := Refusals(UnimplementedInAnnotations(field.NewPath("metadata"), map[string]string{key: value})); len(
+			refused) > 0 {
 			t.Errorf("%v", refused)
 		}
 	}
@@ -58,13 +60,15 @@ func listOf(n int) field.ErrorList {
 func TestLimitErrors(t *testing.T) {
 	all := listOf(MaxErrors + 7)
 	first := LimitErrors(all)
-	if last := first[len(first)-1]; len(first) != MaxErrors || last.Field != "list[99]" || !strings.Contains(last.Detail, "7 more faults") {
+	if last := first[len(first)-1]; len(first) != MaxErrors || last.Field != "list[99]" ||
+		!strings.Contains(last.Detail, "7 more faults") {
 		t.Errorf("%d faults, the last is %v", len(first), first[len(first)-1])
 	}
 	if strings.Contains(all[MaxErrors-1].Error(), "more faults") {
 		t.Error("the caller's list is changed")
 	}
-	if few := LimitErrors(listOf(MaxErrors)); len(few) != MaxErrors || strings.Contains(few.ToAggregate().Error(), "more faults") {
+	if few := LimitErrors(listOf(MaxErrors)); len(few) != MaxErrors ||
+		strings.Contains(few.ToAggregate().Error(), "more faults") {
 		t.Errorf("%d faults of %d", len(few), MaxErrors)
 	}
 }
@@ -145,7 +149,8 @@ func TestUnimplementedInVMI(t *testing.T) {
 	type option = func(*v1.VirtualMachineInstanceSpec)
 	cdrom := func(readonly bool) option {
 		return func(s *v1.VirtualMachineInstanceSpec) {
-			s.Domain.Devices.Disks = []v1.Disk{{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{ReadOnly: &readonly}}}}
+			s.Domain.Devices.Disks = []v1.Disk{{Name: "cd",
+				DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{ReadOnly: &readonly}}}}
 		}
 	}
 	for _, tc := range []struct {
@@ -158,7 +163,8 @@ func TestUnimplementedInVMI(t *testing.T) {
 		{"turned off", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DownwardMetrics = nil }, nil, nil},
 		{"one element of a list", func(s *v1.VirtualMachineInstanceSpec) {
 			s.Domain.Devices.GPUs = []v1.GPU{{Name: "a"}}
-			s.Volumes = []v1.Volume{{Name: "b"}, {Name: "c", VolumeSource: v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{}}}}
+			s.Volumes = []v1.Volume{{Name: "b"},
+				{Name: "c", VolumeSource: v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{}}}}
 		}, []string{"spec.domain.devices.gpus: Forbidden: ", "spec.volumes[1].memoryDump: Forbidden: "}, nil},
 		{"a value", func(s *v1.VirtualMachineInstanceSpec) { s.Architecture = "arm64" }, []string{"spec.architecture: Forbidden: "}, nil},
 		{"another value", func(s *v1.VirtualMachineInstanceSpec) { s.Architecture = "amd64" }, nil, nil},
@@ -191,7 +197,8 @@ func TestUnimplementedInVM(t *testing.T) {
 		RunStrategy:           ptr.To(v1.RunStrategyWaitAsReceiver),
 		UpdateVolumesStrategy: ptr.To(v1.UpdateVolumesStrategyMigration),
 	}
-	expectPrefixes(t, Warnings(UnimplementedInVM(field.NewPath("spec"), spec)), []string{"spec.runStrategy keeps the VM from starting: "})
+	expectPrefixes(t, Warnings(UnimplementedInVM(field.NewPath("spec"), spec)),
+		[]string{"spec.runStrategy keeps the VM from starting: "})
 }
 
 func expectPrefixes(t *testing.T, got, want []string) {

@@ -67,7 +67,8 @@ func newImporter(t *testing.T) *importer {
 	i.proxy = httptest.NewTLSServer(http.HandlerFunc(i.upload))
 	t.Cleanup(i.proxy.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.proxy.Certificate().Raw})
-	i.configure(map[string]any{}, map[string]any{"uploadProxyURL": i.proxy.Listener.Addr().String(), "uploadProxyCA": string(ca)})
+	i.configure(map[string]any{},
+		map[string]any{"uploadProxyURL": i.proxy.Listener.Addr().String(), "uploadProxyCA": string(ca)})
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(stop); <-stopped })
 	go func() {
@@ -85,7 +86,8 @@ func newImporter(t *testing.T) *importer {
 }
 
 func (i *importer) configure(spec, status map[string]any) {
-	config := &unstructured.Unstructured{Object: map[string]any{"apiVersion": cdiGroup, "kind": "CDIConfig", "spec": spec, "status": status}}
+	config := &unstructured.Unstructured{Object: map[string]any{"apiVersion": cdiGroup, "kind": "CDIConfig", "spec": spec,
+		"status": status}}
 	config.SetName("config")
 	i.s.Add(config)
 }
@@ -129,7 +131,8 @@ func (i *importer) reconcile() {
 }
 
 func (i *importer) addClaim(annotations map[string]string) {
-	i.s.Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "disk", UID: "claim", Annotations: annotations}})
+	i.s.Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "disk",
+		UID: "claim", Annotations: annotations}})
 }
 
 func (i *importer) addVolume(annotations map[string]string) {
@@ -144,7 +147,8 @@ func (i *importer) token(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.refuseToken != 0 {
-		reason := map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable}
+		reason := map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden,
+			http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable}
 		virtctltest.Refuse(w, i.refuseToken, reason[i.refuseToken], "uploadtokenrequests is refused")
 		return
 	}

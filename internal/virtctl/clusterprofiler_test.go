@@ -85,7 +85,8 @@ func TestClusterProfilerDump(t *testing.T) {
 	})
 	dir := filepath.Join(t.TempDir(), "out")
 	dump := func(more ...string) virtctltest.Result {
-		return runProfiler(s, append([]string{"--cmd", "dump", "--output-dir", dir, "--page-size", "3", "-l", "a=b"}, more...)...)
+		return runProfiler(s, append([]string{"--cmd", "dump", "--output-dir", dir, "--page-size", "3", "-l", "a=b"},
+			more...)...)
 	}
 	expectOutput(t, dump(), 0, "SUCCESS: Dumped PProf 2 results for KubeVirt control plane to ["+dir+"]\n")
 	for _, name := range []string{"virt-api-1", "virt-handler-1"} {
@@ -123,5 +124,6 @@ func TestClusterProfilerOfAHostileServer(t *testing.T) {
 func TestClusterProfilerWithoutPods(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Record(http.MethodGet, profilerPath, http.StatusNoContent, "")
-	expectOutput(t, runProfiler(s, "--cmd", "dump", "--output-dir", filepath.Join(t.TempDir(), "out")), 0, "Dumped PProf 0 results")
+	expectOutput(t, runProfiler(s, "--cmd", "dump", "--output-dir", filepath.Join(t.TempDir(), "out")), 0,
+		"Dumped PProf 0 results")
 }

@@ -40,7 +40,9 @@ func shoutingGuest(ctx context.Context, socket *websocket.Conn, _ *http.Request)
 }
 
 // atTerminal runs virtctl in a terminal and returns a channel with its exit code.
-func atTerminal(ctx context.Context, s *virtctltest.Server, term *virtctltest.Terminal, arguments ...string) <-chan int {
+func atTerminal(
+	ctx context.Context, s *virtctltest.Server, term *virtctltest.Terminal, arguments ...string,
+) <-chan int {
 	code := make(chan int, 1)
 	go func() { code <- s.RunStreams(ctx, virtctl.Execute, term.Streams(), arguments...) }()
 	return code
@@ -84,7 +86,8 @@ func TestConsoleReportsATakeover(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Subresource(http.MethodGet, vmiPath+"console", func(w http.ResponseWriter, r *http.Request) {
 		// As in virt-api: clients that support the subprotocol get the reason.
-		socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{agentapi.ReasonProtocol, agentapi.StreamProtocol}})
+		socket, err := websocket.Accept(w, r,
+			&websocket.AcceptOptions{Subprotocols: []string{agentapi.ReasonProtocol, agentapi.StreamProtocol}})
 		if err != nil {
 			return
 		}
@@ -139,7 +142,8 @@ func TestConsoleFails(t *testing.T) {
 		case "starting":
 			virtctltest.Refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "VMI is not running")
 		case "secret":
-			virtctltest.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "virtualmachineinstances/console is forbidden")
+			virtctltest.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden,
+				"virtualmachineinstances/console is forbidden")
 		default:
 			virtctltest.Refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, `virtualmachineinstance.kubevirt.io "`+name+`" not found`)
 		}

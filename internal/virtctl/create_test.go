@@ -26,7 +26,8 @@ func TestCreateVM(t *testing.T) {
 		"instancetype":  {"--instancetype=VirtualMachineInstancetype/small", "--preference=fedora", "--volume-pvc=src:claim"},
 		"imports": {"--volume-import=type:http,url:https://example.com/a.img,size:1Gi,name:a,extraheaders:X: 1;Y: 2",
 			"--volume-import=type:blank,size:2Gi,name:b", "--volume-import=type:pvc,src:ns/claim,name:c,bootorder:1",
-			"--volume-import=type:ds,src:source,name:d", "--volume-import=type:registry,url:docker://x/y,pullmethod:node,size:3Gi,name:e",
+			"--volume-import=type:ds,src:source,name:d",
+			"--volume-import=type:registry,url:docker://x/y,pullmethod:node,size:3Gi,name:e",
 			"--volume-import=type:snapshot,src:ns/snap,name:f"},
 		"deprecated": {"--volume-datasource=src:ns/source,name:d,size:4Gi", "--volume-blank=size:1Gi,name:b", "--volume-clone-pvc=src:ns/claim,name:c"},
 		"user": {"--user=jdoe", "--ssh-key=ssh-ed25519 AAAA me@here", "--ssh-key=ssh-rsa BBBB", "--password-file=" + password,
@@ -95,7 +96,8 @@ func TestCreateVMRefuses(t *testing.T) {
 		"myvm":                                                          "unknown command",
 	} {
 		t.Run(flags, func(t *testing.T) {
-			expectFailure(t, s.Run(virtctl.Execute, append([]string{"create", "vm", "--name=demo"}, strings.Fields(flags)...)...), want)
+			expectFailure(t, s.Run(virtctl.Execute,
+				append([]string{"create", "vm", "--name=demo"}, strings.Fields(flags)...)...), want)
 		})
 	}
 }

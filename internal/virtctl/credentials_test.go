@@ -27,21 +27,23 @@ import (
 	virtctltest "github.com/vireo-project/vireo/test/fakes/virtctl"
 )
 
-// credentialsCluster returns a cluster with the VM demo, which owns a Secret with keys and one with passwords, and the VM bare
-// without any.
+// credentialsCluster returns a cluster with the VM demo, which owns a Secret with keys and one with passwords, and the
+// VM bare without any.
 func credentialsCluster(t *testing.T) *virtctltest.Server {
 	t.Helper()
 	s := virtctltest.NewServer(t)
 	vm := builder.MakeVM("demo").Namespace(virtctltest.Namespace).UID("u-1").Obj()
 	keys, passwords := &v1.SSHPublicKeyAccessCredential{}, &v1.UserPasswordAccessCredential{}
 	keys.Source.Secret = &v1.AccessCredentialSecretSource{SecretName: "keys"}
-	keys.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{"jdoe"}}
+	keys.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{
+		Users: []string{"jdoe"}}
 	passwords.Source.Secret = &v1.AccessCredentialSecretSource{SecretName: "passwords"}
 	passwords.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentUserPasswordAccessCredentialPropagation{}
 	vm.Spec.Template.Spec.AccessCredentials = []v1.AccessCredential{{SSHPublicKey: keys}, {UserPassword: passwords}}
 	s.Add(vm, builder.MakeVM("bare").Namespace(virtctltest.Namespace).UID("u-2").Obj())
 	own := []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachine", Name: "demo", UID: "u-1"}}
-	s.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "keys", OwnerReferences: own}, Data: map[string][]byte{"a": []byte("ssh-ed25519 AAAA first\nssh-rsa BBBB\n")}},
+	s.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "keys",
+		OwnerReferences: own}, Data: map[string][]byte{"a": []byte("ssh-ed25519 AAAA first\nssh-rsa BBBB\n")}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "passwords"}})
 	return s
 }
@@ -49,7 +51,8 @@ func credentialsCluster(t *testing.T) *virtctltest.Server {
 func secretValues(t *testing.T, s *virtctltest.Server, name string) []string {
 	t.Helper()
 	secret := &corev1.Secret{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.Get("secrets", virtctltest.Namespace, name).Object, secret); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.Get("secrets", virtctltest.Namespace, name).Object,
+		secret); err != nil {
 		t.Fatal(err)
 	}
 	var values []string
@@ -97,7 +100,8 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("keys (-want +got):\n%s", diff)
 	}
 	bare := &v1.VirtualMachine{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.Get("virtualmachines", virtctltest.Namespace, "bare").Object, bare); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(
+		s.Get("virtualmachines", virtctltest.Namespace, "bare").Object, bare); err != nil {
 		t.Fatal(err)
 	}
 	credentials := bare.Spec.Template.Spec.AccessCredentials
@@ -112,7 +116,8 @@ func TestCredentials(t *testing.T) {
 func TestCredentialsOfARunningVM(t *testing.T) {
 	s := credentialsCluster(t)
 	s.Add(builder.MakeVMI("bare").Namespace(virtctltest.Namespace).Obj())
-	expectFailure(t, s.Run(virtctl.Execute, "credentials", "add-ssh-key", "-uroot", "--value=ssh-rsa D", "bare"), "is running. Use --force")
+	expectFailure(t, s.Run(virtctl.Execute, "credentials", "add-ssh-key", "-uroot", "--value=ssh-rsa D", "bare"),
+		"is running. Use --force")
 }
 
 func TestLogVerbosity(t *testing.T) {
@@ -171,7 +176,8 @@ func TestUSBRedir(t *testing.T) {
 	if err := os.WriteFile(program, []byte(fakeUSBRedirect), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Run(virtctl.Execute, "usbredir", "0951:1666", "demo"); got.Code != 0 || got.ErrOut != "--device 0951:1666 hears hello\n" {
+	if got := s.Run(virtctl.Execute, "usbredir", "0951:1666", "demo"); got.Code != 0 ||
+		got.ErrOut != "--device 0951:1666 hears hello\n" {
 		t.Errorf("got %+v", got)
 	}
 	if err := os.Remove(program); err != nil {

@@ -29,7 +29,8 @@ const (
 
 func exposeCluster(t *testing.T) *virtctltest.Server {
 	s := virtctltest.NewServer(t)
-	web := builder.MakeVMI("web").Namespace(virtctltest.Namespace).Masquerade(v1.Port{Name: "http", Port: 80}, v1.Port{Port: 53, Protocol: "UDP"}).
+	web := builder.MakeVMI("web").Namespace(virtctltest.Namespace).Masquerade(v1.Port{Name: "http", Port: 80},
+		v1.Port{Port: 53, Protocol: "UDP"}).
 		Multus("lan", "lan")
 	// No Service reaches this one.
 	web.Obj().Spec.Domain.Devices.Interfaces[1].Ports = []v1.Port{{Port: 80}, {Port: 81}}
@@ -37,12 +38,15 @@ func exposeCluster(t *testing.T) *virtctltest.Server {
 	isolated.Obj().Spec.Domain.Devices.Interfaces[0].Ports = []v1.Port{{Port: 80}}
 	long := builder.MakeVMI(longName).Namespace(virtctltest.Namespace)
 	s.Add(builder.MakeVM(longName).Namespace(virtctltest.Namespace).Template(long).Obj(), long.Obj())
-	s.Add(builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj(), builder.MakeVM("web").Namespace(virtctltest.Namespace).Template(web).Obj(), web.Obj(), isolated.Obj())
+	s.Add(builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj(),
+		builder.MakeVM("web").Namespace(virtctltest.Namespace).Template(web).Obj(), web.Obj(), isolated.Obj())
 	set := func(name string, selector *metav1.LabelSelector) *v1.VirtualMachineInstanceReplicaSet {
-		return &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: name}, Spec: v1.VirtualMachineInstanceReplicaSetSpec{Selector: selector}}
+		return &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace,
+			Name: name}, Spec: v1.VirtualMachineInstanceReplicaSetSpec{Selector: selector}}
 	}
 	s.Add(set("set", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "set"}}),
-		set("odd", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpExists}}}))
+		set("odd", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
+			Operator: metav1.LabelSelectorOpExists}}}))
 	return s
 }
 
@@ -53,12 +57,15 @@ func TestExpose(t *testing.T) {
 	byID := func(name string) map[string]string { return map[string]string{v1.VirtualMachineInstanceIDLabel: name} }
 	policy := corev1.IPFamilyPolicyPreferDualStack
 	tests := map[string]corev1.ServiceSpec{
-		"vm demo --port=22":              {Type: corev1.ServiceTypeClusterIP, Selector: byID("demo"), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
-		"vm " + longName + " --port=22":  {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
-		"vmi " + longName + " --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
+		"vm demo --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID("demo"), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
+		"vm " + longName + " --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID),
+			Ports: []corev1.ServicePort{tcp("", 22, 22)}},
+		"vmi " + longName + " --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID),
+			Ports: []corev1.ServicePort{tcp("", 22, 22)}},
 		"VirtualMachines demo --port=5555 --target-port=22 --node-port=30001 --type=nodeport --port-name=ssh": {
 			Type: corev1.ServiceTypeNodePort, Selector: byID("demo"),
-			Ports: []corev1.ServicePort{{Name: "ssh", Protocol: corev1.ProtocolTCP, Port: 5555, TargetPort: intstr.FromInt32(22), NodePort: 30001}},
+			Ports: []corev1.ServicePort{{Name: "ssh", Protocol: corev1.ProtocolTCP, Port: 5555, TargetPort: intstr.FromInt32(22),
+				NodePort: 30001}},
 		},
 		"vmi web": {Type: corev1.ServiceTypeClusterIP, Selector: byID("web"), Ports: []corev1.ServicePort{
 			tcp("http", 80, 80), {Name: "port-2", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(53)},
@@ -69,7 +76,8 @@ func TestExpose(t *testing.T) {
 			Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolUDP, Port: 80, TargetPort: intstr.FromString("http")}},
 		},
 		"vm demo --port=80 --type=LoadBalancer --load-balancer-ip=1.2.3.4 --cluster-ip=10.0.0.1": {
-			Type: corev1.ServiceTypeLoadBalancer, Selector: byID("demo"), ClusterIP: "10.0.0.1", LoadBalancerIP: "1.2.3.4", Ports: []corev1.ServicePort{tcp("", 80, 80)},
+			Type: corev1.ServiceTypeLoadBalancer, Selector: byID("demo"), ClusterIP: "10.0.0.1", LoadBalancerIP: "1.2.3.4",
+			Ports: []corev1.ServicePort{tcp("", 80, 80)},
 		},
 	}
 	for command, want := range tests {
@@ -77,17 +85,20 @@ func TestExpose(t *testing.T) {
 			s := exposeCluster(t)
 			words := strings.Fields(command)
 			got := s.Run(virtctl.Execute, append(append([]string{"expose"}, words...), "--name=service")...)
-			if want := "Service service successfully exposed for " + words[0] + " " + words[1] + "\n"; got.Code != 0 || got.Out != want {
+			if want := "Service service successfully exposed for " + words[0] + " " + words[1] + "\n"; got.Code != 0 ||
+				got.Out != want {
 				t.Fatalf("%+v", got)
 			}
 			made := &corev1.Service{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.Get("services", virtctltest.Namespace, "service").Object, made); err != nil {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(
+				s.Get("services", virtctltest.Namespace, "service").Object, made); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, made.Spec); diff != "" {
 				t.Errorf("service (-want +got):\n%s", diff)
 			}
-			kind := map[string]string{"vm": "VirtualMachine", "VirtualMachines": "VirtualMachine", "vmi": "VirtualMachineInstance", "vmirs": "VirtualMachineInstanceReplicaSet"}[words[0]]
+			kind := map[string]string{"vm": "VirtualMachine", "VirtualMachines": "VirtualMachine",
+				"vmi": "VirtualMachineInstance", "vmirs": "VirtualMachineInstanceReplicaSet"}[words[0]]
 			owner := s.Get(strings.ToLower(kind)+"s", virtctltest.Namespace, words[1])
 			wantOwner := []metav1.OwnerReference{{
 				APIVersion: "kubevirt.io/v1", Kind: kind, Name: words[1], UID: owner.GetUID(), BlockOwnerDeletion: ptr.To(false),
@@ -117,7 +128,8 @@ func TestExposeRefuses(t *testing.T) {
 			expectFailure(t, s.Run(virtctl.Execute, append([]string{"expose"}, strings.Fields(command)...)...), want)
 		})
 	}
-	if got := s.Run(virtctl.Execute, "expose", "vm", "demo", "--name=a", "--port=1", "--dry-run", "-oyaml"); got.Code != 0 || !strings.Contains(got.Out, "kind: Service") {
+	if got := s.Run(virtctl.Execute, "expose", "vm", "demo", "--name=a", "--port=1", "--dry-run",
+		"-oyaml"); got.Code != 0 || !strings.Contains(got.Out, "kind: Service") {
 		t.Errorf("%+v", got)
 	}
 	if len(s.Writes()) > 0 {
@@ -132,7 +144,8 @@ func TestInspect(t *testing.T) {
 	s.Record(http.MethodGet, vmiPath+"objectgraph", http.StatusOK, `{"objectReference":{"kind":"VirtualMachineInstance"}}`)
 	kubevirt := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
 	kubevirt.Spec.Configuration.PermittedHostDevices = &v1.PermittedHostDevices{
-		PciHostDevices: []v1.PciHostDevice{{ResourceName: "example.com/nic"}}, MediatedDevices: []v1.MediatedHostDevice{{ResourceName: "example.com/gpu"}},
+		PciHostDevices:  []v1.PciHostDevice{{ResourceName: "example.com/nic"}},
+		MediatedDevices: []v1.MediatedHostDevice{{ResourceName: "example.com/gpu"}},
 	}
 	s.Add(kubevirt)
 	for command, want := range map[string]string{
@@ -141,7 +154,8 @@ func TestInspect(t *testing.T) {
 		"objectgraph demo --vmi -l a=b": "{\n  \"objectReference\": {\n    \"kind\": \"VirtualMachineInstance\"\n  }\n}\n",
 		"permitted-devices":             "Permitted Devices: \nHost Devices: \nexample.com/nic \nGPU Devices: \nexample.com/gpu\n",
 	} {
-		got := s.RunWith(t.Context(), virtctl.Execute, strings.NewReader("kind: VirtualMachine\n"), strings.Fields(command)...)
+		got := s.RunWith(t.Context(), virtctl.Execute, strings.NewReader("kind: VirtualMachine\n"),
+			strings.Fields(command)...)
 		if got != (virtctltest.Result{Out: want}) {
 			t.Errorf("%s: %+v, want %q", command, got, want)
 		}

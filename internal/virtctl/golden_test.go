@@ -61,7 +61,8 @@ func expectValid(t *testing.T, crdFile, version, manifest string) {
 			continue
 		}
 		internal := &apiextensions.JSONSchemaProps{}
-		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v.Schema.OpenAPIV3Schema, internal, nil); err != nil {
+		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v.Schema.OpenAPIV3Schema,
+			internal, nil); err != nil {
 			t.Fatal(err)
 		}
 		validator, _, err := validation.NewSchemaValidator(internal)

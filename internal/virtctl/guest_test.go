@@ -16,7 +16,8 @@ import (
 
 func TestGuestAgent(t *testing.T) {
 	s := virtctltest.NewServer(t)
-	s.Record(http.MethodGet, vmiPath+"guestosinfo", http.StatusOK, "{\"guestAgentVersion\":\"9.1\",\"os\":{\"name\":\"Debian\u009b2J\",\"id\":\"debian\"}}")
+	s.Record(http.MethodGet, vmiPath+"guestosinfo", http.StatusOK,
+		"{\"guestAgentVersion\":\"9.1\",\"os\":{\"name\":\"Debian\u009b2J\",\"id\":\"debian\"}}")
 	s.Record(http.MethodGet, vmiPath+"userlist", http.StatusOK, `{"metadata":{},"items":[{"userName":"jdoe","loginTime":1.5}]}`)
 	s.Record(http.MethodGet, vmiPath+"filesystemlist", http.StatusOK, `{"metadata":{},"items":[{"diskName":"vda1","mountPoint":"/"}]}`)
 	for command, want := range map[string]string{

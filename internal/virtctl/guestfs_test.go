@@ -31,8 +31,8 @@ const (
 	attachProtocol                            = "v5.channel.k8s.io"
 )
 
-// guestfsCluster is a cluster with a claim, a kubelet that sets the Pod's phase, and a shell that returns its input in capitals
-// until exit.
+// guestfsCluster is a cluster with a claim, a kubelet that sets the Pod's phase, and a shell that returns its input in
+// capitals until exit.
 type guestfsCluster struct {
 	*virtctltest.Server
 	t *testing.T
@@ -128,7 +128,8 @@ func TestGuestfs(t *testing.T) {
 	s.expectDeleted()
 	pod := <-s.created
 	c := pod.Spec.Containers[0]
-	if c.Image != "registry.example/vireo/libguestfs-tools:v1" || c.Command[0] != "/entrypoint.sh" || !c.TTY || !c.Stdin || c.WorkingDir != "/disk" {
+	if c.Image != "registry.example/vireo/libguestfs-tools:v1" || c.Command[0] != "/entrypoint.sh" || !c.TTY || !c.Stdin ||
+		c.WorkingDir != "/disk" {
 		t.Errorf("container %+v", c)
 	}
 	if kvm := c.Resources.Limits["devices.kubevirt.io/kvm"]; kvm.Value() != 1 {
@@ -146,19 +147,23 @@ func TestGuestfsOfABlockDeviceWhereAVMRuns(t *testing.T) {
 	s := newGuestfsCluster(t, corev1.PodRunning)
 	block := corev1.PersistentVolumeBlock
 	s.Add(&corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeMode: &block},
+		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "data"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeMode: &block},
 	})
-	vm := builder.MakeVM("demo").Namespace(virtctltest.Namespace).Template(builder.MakeVMI("demo")).With(func(vm *v1.VirtualMachine) {
-		vm.Spec.Template.Spec.NodeSelector = map[string]string{"zone": "a"}
-	})
+	vm := builder.MakeVM("demo").Namespace(virtctltest.Namespace).Template(builder.MakeVMI("demo")).With(
+		func(vm *v1.VirtualMachine) {
+			vm.Spec.Template.Spec.NodeSelector = map[string]string{"zone": "a"}
+		})
 	s.Add(vm.Obj())
-	got := s.run(typing(t, "exit\n"), "data", "--vm=demo", "--kvm=false", "--image=example.org/tools:1", "--uid=1000", "--gid=2000", "--fsGroup=3000", "--pull-policy=Always")
+	got := s.run(typing(t, "exit\n"), "data", "--vm=demo", "--kvm=false", "--image=example.org/tools:1", "--uid=1000",
+		"--gid=2000", "--fsGroup=3000", "--pull-policy=Always")
 	if got.Code != 0 || !strings.Contains(got.ErrOut, "The PVC is at /dev/vda") {
 		t.Fatalf("%+v", got)
 	}
 	pod := <-s.created
 	c, security := pod.Spec.Containers[0], pod.Spec.SecurityContext
-	if c.Image != "example.org/tools:1" || c.ImagePullPolicy != corev1.PullAlways || c.VolumeDevices[0].DevicePath != "/dev/vda" || len(c.Resources.Limits) > 0 {
+	if c.Image != "example.org/tools:1" || c.ImagePullPolicy != corev1.PullAlways ||
+		c.VolumeDevices[0].DevicePath != "/dev/vda" || len(c.Resources.Limits) > 0 {
 		t.Errorf("container %+v", c)
 	}
 	if *security.RunAsUser != 1000 || *security.RunAsGroup != 2000 || *security.FSGroup != 3000 {
@@ -171,7 +176,8 @@ func TestGuestfsOfABlockDeviceWhereAVMRuns(t *testing.T) {
 
 func TestGuestfsDeletesAPodThatDoesNotRun(t *testing.T) {
 	s := newGuestfsCluster(t, corev1.PodFailed)
-	if got := s.run(nil, "data"); got.Code != 1 || !strings.Contains(got.ErrOut, "is not running but Failed: no[31m luck") {
+	if got := s.run(nil, "data"); got.Code != 1 ||
+		!strings.Contains(got.ErrOut, "is not running but Failed: no[31m luck") {
 		t.Errorf("%+v", got)
 	}
 	s.expectDeleted()

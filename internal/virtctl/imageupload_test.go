@@ -26,7 +26,8 @@ const firstPost = "POST /v1beta1/upload-async token-1"
 func TestImageUpload(t *testing.T) {
 	for command, want := range map[string]struct{ resource, spec, labels string }{
 		"dv disk --size=1Gi --image-path=IMAGE": {"datavolumes",
-			"contentType: kubevirt\nsource:\n  upload: {}\nstorage:\n  resources:\n    requests:\n      storage: 1Gi\n", "null\n"},
+			"contentType: kubevirt\nsource:\n  upload: {}\nstorage:\n  resources:\n    requests:\n      storage: 1Gi\n",
+			"null\n"},
 		"DV disk --size=1Gi --archive-path=IMAGE --volume-mode=filesystem --access-mode=ReadWriteMany --storage-class=fast": {"datavolumes",
 			"contentType: archive\nsource:\n  upload: {}\nstorage:\n  accessModes:\n  - ReadWriteMany\n  resources:\n    requests:\n      storage: 1Gi\n" +
 				"  storageClassName: fast\n  volumeMode: Filesystem\n", "null\n"},
@@ -39,13 +40,15 @@ func TestImageUpload(t *testing.T) {
 	} {
 		t.Run(command, func(t *testing.T) {
 			i := newImporter(t)
-			class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"}}
+			class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "storage.k8s.io/v1",
+				"kind": "StorageClass"}}
 			class.SetName("fast")
 			i.s.Add(class)
 			name, content := image(t)
 			got := i.run(command, name)
 			i.expectUploaded(got, content, firstPost)
-			for _, line := range []string{" tenant/disk created\n", "Uploading data to https://127.0.0.1:", "3.0 MiB of 3.0 MiB, 100 %, ", "Processing completed successfully\n"} {
+			for _, line := range []string{" tenant/disk created\n", "Uploading data to https://127.0.0.1:",
+				"3.0 MiB of 3.0 MiB, 100 %, ", "Processing completed successfully\n"} {
 				if !strings.Contains(got.Out, line) {
 					t.Errorf("the output does not contain %q:\n%s", line, got.Out)
 				}
@@ -76,10 +79,12 @@ func TestImageUploadDataSource(t *testing.T) {
 	if want := "source:\n  pvc:\n    name: disk\n    namespace: tenant\n"; string(spec) != want {
 		t.Errorf("the DataSource's spec is\n%s", spec)
 	}
-	if want := map[string]string{"mine": "kept", "instancetype.kubevirt.io/default-preference": "debian"}; !cmp.Equal(want, source.GetLabels()) {
+	if want := map[string]string{"mine": "kept", "instancetype.kubevirt.io/default-preference": "debian"}; !cmp.Equal(want,
+		source.GetLabels()) {
 		t.Errorf("labels %v", source.GetLabels())
 	}
-	if _, found := i.s.Get("datavolumes", virtctltest.Namespace, "disk").GetAnnotations()["cdi.kubevirt.io/storage.bind.immediate.requested"]; !found {
+	if _, found := i.s.Get("datavolumes", virtctltest.Namespace,
+		"disk").GetAnnotations()["cdi.kubevirt.io/storage.bind.immediate.requested"]; !found {
 		t.Error("--force-bind sets no annotation")
 	}
 }
@@ -173,7 +178,8 @@ func TestImageUploadProxyRefuses(t *testing.T) {
 
 // The flag chooses the proxy, which may lack the asynchronous path.
 func TestImageUploadProxyURL(t *testing.T) {
-	for _, where := range []string{"HOST", "https://HOST/v1beta1/upload", "https://HOST/v1beta1/upload-async", "https://HOST/behind/"} {
+	for _, where := range []string{"HOST", "https://HOST/v1beta1/upload", "https://HOST/v1beta1/upload-async",
+		"https://HOST/behind/"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
 			i := newImporter(t)
@@ -252,7 +258,8 @@ func TestImageUploadExisting(t *testing.T) {
 			t.Parallel()
 			i := newImporter(t)
 			i.addClaim(test.annotations)
-			i.s.Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "prime", Annotations: map[string]string{annUpload: ""}}})
+			i.s.Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "prime",
+				Annotations: map[string]string{annUpload: ""}}})
 			if test.volume {
 				i.addVolume(test.volumesAnnotations)
 			}
@@ -274,13 +281,15 @@ func TestImageUploadExisting(t *testing.T) {
 	i := newImporter(t)
 	i.addClaim(map[string]string{annUpload: ""})
 	name, _ := image(t)
-	i.expectRefused(i.run("pvc disk --no-create --archive-path=IMAGE", name), "PVC disk doesn't have archive contentType annotation")
+	i.expectRefused(i.run("pvc disk --no-create --archive-path=IMAGE", name),
+		"PVC disk doesn't have archive contentType annotation")
 }
 
 // The command stops waiting when that is pointless, and reports the reason.
 func TestImageUploadWaits(t *testing.T) {
 	event := func(uid, kind, reason, message string) *corev1.Event {
-		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: reason + uid}, Reason: reason, Message: message,
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: reason + uid},
+			Reason: reason, Message: message,
 			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: "disk", UID: "claim"}}
 	}
 	for want, prepare := range map[string]func(*importer) string{
@@ -299,7 +308,8 @@ func TestImageUploadWaits(t *testing.T) {
 		"provisioning failed: no space": func(i *importer) string {
 			i.phase = "UploadScheduled"
 			i.s.Add(event("a", "PersistentVolumeClaim", "Other", "nothing"),
-				event("b", "PersistentVolumeClaim", "ProvisioningFailed", "x: the object has been modified; please apply your changes to the latest version and try again"),
+				event("b", "PersistentVolumeClaim", "ProvisioningFailed",
+					"x: the object has been modified; please apply your changes to the latest version and try again"),
 				event("c", "PersistentVolumeClaim", "ProvisioningFailed", "no space"))
 			return ""
 		},
@@ -346,7 +356,8 @@ func TestImageUploadNoWait(t *testing.T) {
 	i := newImporter(t)
 	name, content := image(t)
 	got := i.run("dv disk --size=1Gi --no-wait --image-path=IMAGE", name)
-	if _, taken := i.uploads(); got.Code != 0 || len(taken) != len(content) || !strings.HasSuffix(got.Out, "processing continues in the cluster\n") {
+	if _, taken := i.uploads(); got.Code != 0 || len(taken) != len(content) ||
+		!strings.HasSuffix(got.Out, "processing continues in the cluster\n") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -131,13 +131,15 @@ func TestArguments(t *testing.T) {
 }
 
 func TestMigrateCancel(t *testing.T) {
-	migration := func(name, vmi string, phase v1.VirtualMachineInstanceMigrationPhase) *v1.VirtualMachineInstanceMigration {
+	migration := func(name, vmi string,
+		phase v1.VirtualMachineInstanceMigrationPhase) *v1.VirtualMachineInstanceMigration {
 		m := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: name}}
 		m.Spec.VMIName, m.Status.Phase = vmi, phase
 		return m
 	}
 	s := virtctltest.NewServer(t)
-	s.Add(migration("over", "demo", v1.MigrationSucceeded), migration("others", "other", v1.MigrationRunning), migration("going", "demo", v1.MigrationRunning))
+	s.Add(migration("over", "demo", v1.MigrationSucceeded), migration("others", "other", v1.MigrationRunning),
+		migration("going", "demo", v1.MigrationRunning))
 	got := s.Run(virtctl.Execute, "migrate-cancel", "demo")
 	if diff := cmp.Diff(virtctltest.Result{Out: "VM demo was scheduled to migrate-cancel\n"}, got); diff != "" {
 		t.Fatalf("result (-want +got):\n%s", diff)

@@ -19,7 +19,8 @@ import (
 
 func TestMemoryDump(t *testing.T) {
 	request := func(phase v1.MemoryDumpPhase) *v1.VirtualMachineMemoryDumpRequest {
-		return &v1.VirtualMachineMemoryDumpRequest{ClaimName: "mem", Phase: phase, FileName: ptr.To("demo.memory.dump"), Message: "full"}
+		return &v1.VirtualMachineMemoryDumpRequest{ClaimName: "mem", Phase: phase, FileName: ptr.To("demo.memory.dump"),
+			Message: "full"}
 	}
 	for _, tt := range []struct {
 		command, path, body, want string
@@ -73,7 +74,8 @@ func TestMemoryDumpsThatAreWrong(t *testing.T) {
 	} {
 		s := virtctltest.NewServer(t)
 		s.Add(builder.MakeVM("demo").Namespace("tenant").Template(builder.MakeVMI("demo")).Obj())
-		if got := s.Run(virtctl.Execute, append([]string{"memory-dump"}, strings.Fields(command)...)...); got.Code == 0 || !strings.Contains(got.ErrOut, want) {
+		if got := s.Run(virtctl.Execute, append([]string{"memory-dump"}, strings.Fields(command)...)...); got.Code == 0 ||
+			!strings.Contains(got.ErrOut, want) {
 			t.Errorf("%s: %+v", command, got)
 		}
 	}

@@ -78,7 +78,8 @@ func TestWarnings(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusAccepted)
 	})
-	if got := s.Run(virtctl.Execute, "start", "myvm"); got.Code != 0 || got.ErrOut != "Warning: spec.running is deprecated\n" {
+	if got := s.Run(virtctl.Execute, "start", "myvm"); got.Code != 0 ||
+		got.ErrOut != "Warning: spec.running is deprecated\n" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -96,7 +97,8 @@ func TestVersion(t *testing.T) {
 		t.Errorf("version -o yaml: %+v", got)
 	}
 	requests := len(s.Requests())
-	if got := s.Run(virtctl.Execute, "version", "--client"); got.Code != 0 || strings.Contains(got.Out, "Server") || len(s.Requests()) != requests {
+	if got := s.Run(virtctl.Execute, "version", "--client"); got.Code != 0 || strings.Contains(got.Out, "Server") ||
+		len(s.Requests()) != requests {
 		t.Errorf("version --client sends a request: %+v", got)
 	}
 	expectFailure(t, s.Run(virtctl.Execute, "version", "-o", "toml"), `"toml" is not known`)

@@ -97,17 +97,21 @@ func (g *sshGuest) run(t *testing.T, input, knownHosts string, arguments ...stri
 func TestSSHWithOpenSSH(t *testing.T) {
 	g := newSSHGuest(t)
 	known := g.knownHosts(t)
-	if got := g.run(t, "", known, "ssh", "jdoe@vm/demo", "--command=echo out; exit 7"); got != (virtctltest.Result{Code: 7, Out: "out\n"}) {
+	if got := g.run(t, "", known, "ssh", "jdoe@vm/demo",
+		"--command=echo out; exit 7"); got != (virtctltest.Result{Code: 7, Out: "out\n"}) {
 		t.Errorf("%+v", got)
 	}
-	if got := g.run(t, "typed", known, "ssh", "vm/demo/tenant", "-l", "jdoe", "-c", "cat"); got != (virtctltest.Result{Out: "typed"}) {
+	if got := g.run(t, "typed", known, "ssh", "vm/demo/tenant", "-l", "jdoe", "-c",
+		"cat"); got != (virtctltest.Result{Out: "typed"}) {
 		t.Errorf("%+v", got)
 	}
-	if got := g.run(t, "", known, "ssh", "other@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Permission denied") {
+	if got := g.run(t, "", known, "ssh", "other@vm/demo", "-c", "true"); got.Code != 255 ||
+		!strings.Contains(got.ErrOut, "Permission denied") {
 		t.Errorf("%+v", got)
 	}
 	other := newSSHGuest(t)
-	if got := other.run(t, "", known, "ssh", "jdoe@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Host key verification failed") {
+	if got := other.run(t, "", known, "ssh", "jdoe@vm/demo", "-c", "true"); got.Code != 255 ||
+		!strings.Contains(got.ErrOut, "Host key verification failed") {
 		t.Errorf("%+v", got)
 	}
 	if got := other.run(t, "", "", "ssh", "jdoe@vm/demo", "-c", "true"); got != (virtctltest.Result{}) {
@@ -185,8 +189,9 @@ func TestSSHArgumentsForOpenSSH(t *testing.T) {
 		warning   string
 	}{
 		"ssh": {
-			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--local-ssh-opts=-oX=y", "--identity-file=key", "--command=ls -l"},
-			want:      []string{"ssh", "-o", proxy, "-oX=y", "-i", "key", "jdoe@vm.demo.tenant", "ls -l"},
+			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--local-ssh-opts=-oX=y", "--identity-file=key",
+				"--command=ls -l"},
+			want: []string{"ssh", "-o", proxy, "-oX=y", "-i", "key", "jdoe@vm.demo.tenant", "ls -l"},
 		},
 		"known hosts": {
 			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--known-hosts=~/100%"},
@@ -194,7 +199,8 @@ func TestSSHArgumentsForOpenSSH(t *testing.T) {
 		},
 		"no known hosts": {
 			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--known-hosts="},
-			want:      []string{"ssh", "-o", proxy, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "jdoe@vm.demo.tenant"},
+			want: []string{"ssh", "-o", proxy, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+				"jdoe@vm.demo.tenant"},
 		},
 		"scp up": {
 			arguments: []string{"scp", "-p", "2222", "-r", "--preserve", "a", "jdoe@vm/demo:b"},

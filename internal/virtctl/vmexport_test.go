@@ -48,7 +48,8 @@ func newExported(t *testing.T) *exported {
 	e.s.AddKind("export.kubevirt.io/v1", "VirtualMachineExport", "virtualmachineexports")
 	authority := pki.New(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(e.serve))
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Issue(exportHost, x509.ExtKeyUsageServerAuth)}, MinVersion: tls.VersionTLS12}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Issue(exportHost, x509.ExtKeyUsageServerAuth)},
+		MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	e.address, e.ca = server.Listener.Addr().String(), string(authority.PEM())
@@ -87,8 +88,11 @@ func (e *exported) serve(w http.ResponseWriter, r *http.Request) {
 func volumeLink(name string, formats ...exportv1.ExportVolumeFormat) exportv1.VirtualMachineExportVolume {
 	out := exportv1.VirtualMachineExportVolume{Name: name}
 	for _, format := range formats {
-		file := map[exportv1.ExportVolumeFormat]string{exportv1.KubeVirtRaw: "disk.img", exportv1.KubeVirtGz: "disk.img.gz"}[format]
-		out.Formats = append(out.Formats, exportv1.VirtualMachineExportVolumeFormat{Format: format, Url: "https://" + exportHost + "/volumes/" + name + "/" + file})
+		file := map[exportv1.ExportVolumeFormat]string{exportv1.KubeVirtRaw: "disk.img",
+			exportv1.KubeVirtGz: "disk.img.gz"}[format]
+		out.Formats = append(out.Formats,
+			exportv1.VirtualMachineExportVolumeFormat{Format: format,
+				Url: "https://" + exportHost + "/volumes/" + name + "/" + file})
 	}
 	return out
 }
@@ -96,12 +100,14 @@ func volumeLink(name string, formats ...exportv1.ExportVolumeFormat) exportv1.Vi
 // add adds an export that is ready, and its token.
 func (e *exported) add(volumes ...exportv1.VirtualMachineExportVolume) {
 	e.t.Helper()
-	link := &exportv1.VirtualMachineExportLink{Cert: e.ca, Volumes: volumes, Manifests: []exportv1.VirtualMachineExportManifest{
-		{Type: exportv1.AllManifests, Url: "https://" + exportHost + "/internal/manifests/all"},
-		{Type: exportv1.AuthHeader, Url: "https://" + exportHost + "/internal/manifests/secret"},
-	}}
+	link := &exportv1.VirtualMachineExportLink{Cert: e.ca, Volumes: volumes,
+		Manifests: []exportv1.VirtualMachineExportManifest{
+			{Type: exportv1.AllManifests, Url: "https://" + exportHost + "/internal/manifests/all"},
+			{Type: exportv1.AuthHeader, Url: "https://" + exportHost + "/internal/manifests/secret"},
+		}}
 	if e.image {
-		link.Manifests = append(link.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: "https://" + exportHost + "/export.oci.tar"})
+		link.Manifests = append(link.Manifests,
+			exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: "https://" + exportHost + "/export.oci.tar"})
 	}
 	e.s.Add(&exportv1.VirtualMachineExport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "export"},
@@ -110,13 +116,15 @@ func (e *exported) add(volumes ...exportv1.VirtualMachineExportVolume) {
 			Phase: exportv1.Ready, TokenSecretRef: ptr.To("token"), Links: &exportv1.VirtualMachineExportLinks{Internal: link},
 		},
 	}, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "token"}, Data: map[string][]byte{"token": []byte("the-token")},
+		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "token"},
+		Data:       map[string][]byte{"token": []byte("the-token")},
 	})
 }
 
 func (e *exported) run(arguments string) virtctltest.Result {
 	e.t.Helper()
-	return e.s.Run(virtctl.Execute, append([]string{"vmexport"}, strings.Fields(strings.ReplaceAll(arguments, "ADDRESS", e.address))...)...)
+	return e.s.Run(virtctl.Execute,
+		append([]string{"vmexport"}, strings.Fields(strings.ReplaceAll(arguments, "ADDRESS", e.address))...)...)
 }
 
 func TestVMExportCreate(t *testing.T) {
@@ -131,7 +139,8 @@ func TestVMExportCreate(t *testing.T) {
 		spec, _ := e.s.Get("virtualmachineexports", virtctltest.Namespace, "export").Object["spec"].(map[string]any)
 		of, _ := spec["source"].(map[string]any)
 		group, _ := of["apiGroup"].(string)
-		if name := group + "/" + of["kind"].(string) + "/" + of["name"].(string); name != source || spec["tokenSecretRef"] != "secret-export" || spec["ttlDuration"] != "1h0m0s" {
+		if name := group + "/" + of["kind"].(string) + "/" + of["name"].(string); name != source ||
+			spec["tokenSecretRef"] != "secret-export" || spec["ttlDuration"] != "1h0m0s" {
 			t.Errorf("%s: created %v", flags, spec)
 		}
 		secret := e.s.Get("secrets", virtctltest.Namespace, "secret-export")
@@ -150,7 +159,8 @@ func TestVMExportCreate(t *testing.T) {
 	}
 }
 
-// TestVMExportAgain creates an export again before the garbage collector has removed the Secret of the one of the same name.
+// TestVMExportAgain creates an export again before the garbage collector has removed the Secret of the one of the same
+// name.
 func TestVMExportAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		owner *metav1.OwnerReference
@@ -163,8 +173,9 @@ func TestVMExportAgain(t *testing.T) {
 	} {
 		e := newExported(t)
 		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "secret-export", Labels: map[string]string{"was": "there"}},
-			Data:       map[string][]byte{"token": []byte("before")},
+			ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "secret-export",
+				Labels: map[string]string{"was": "there"}},
+			Data: map[string][]byte{"token": []byte("before")},
 		}
 		if tc.owner != nil {
 			secret.OwnerReferences = []metav1.OwnerReference{*tc.owner}
@@ -223,7 +234,8 @@ func TestVMExportDownload(t *testing.T) {
 	if err != nil || got.Code != 0 {
 		t.Fatalf("%v, %d, %s", err, got.Code, got.ErrOut)
 	}
-	if data, err := io.ReadAll(unpacked); err != nil || !bytes.Equal(data, e.disk) || strings.Count(got.ErrOut, "Retrying...") != 2 {
+	if data, err := io.ReadAll(unpacked); err != nil || !bytes.Equal(data, e.disk) ||
+		strings.Count(got.ErrOut, "Retrying...") != 2 {
 		t.Errorf("got %d bytes, %v: %s", len(data), err, got.ErrOut)
 	}
 	if writes := e.s.Writes(); len(writes) > 0 {
@@ -270,7 +282,8 @@ func TestVMExportDownloadsThatFail(t *testing.T) {
 	e.ca = string(pki.New(t).PEM())
 	other := newExported(t)
 	e.address = other.address
-	if got := e.run("download export --service-url=ADDRESS --output=-"); got.Code == 0 || !strings.Contains(got.ErrOut, "certificate of the server is not trusted") {
+	if got := e.run("download export --service-url=ADDRESS --output=-"); got.Code == 0 ||
+		!strings.Contains(got.ErrOut, "certificate of the server is not trusted") {
 		t.Errorf("%+v", got)
 	}
 	if got := e.run("download export --service-url=ADDRESS --output=- --insecure"); got.Code != 0 {
@@ -283,7 +296,8 @@ func TestVMExportWritesToAPipeOnce(t *testing.T) {
 	e := newExported(t)
 	e.add(volumeLink("cut", exportv1.KubeVirtRaw))
 	got := e.run("download export --service-url=ADDRESS --output=- --retry=3")
-	if got.Code == 0 || got.Out != "part" || strings.Contains(got.ErrOut, "Retrying") || !strings.Contains(got.ErrOut, "the download was cut off") {
+	if got.Code == 0 || got.Out != "part" || strings.Contains(got.ErrOut, "Retrying") ||
+		!strings.Contains(got.ErrOut, "the download was cut off") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -300,7 +314,8 @@ func TestVMExportDownloadsAnImage(t *testing.T) {
 		e.image, e.source = image, "VirtualMachine"
 		e.add(volumeLink("root", exportv1.KubeVirtRaw), volumeLink("data", exportv1.KubeVirtRaw))
 		got := e.run("download export --format=oci --service-url=ADDRESS --output=-")
-		if text := map[bool]string{false: got.ErrOut, true: got.Out}[image]; (got.Code == 0) != image || !strings.Contains(text, want) {
+		if text := map[bool]string{false: got.ErrOut, true: got.Out}[image]; (got.Code == 0) != image ||
+			!strings.Contains(text, want) {
 			t.Errorf("%t: %+v", image, got)
 		}
 	}
@@ -310,7 +325,8 @@ func TestVMExportDownloadsAnImage(t *testing.T) {
 func TestVMExportThatIsNotReady(t *testing.T) {
 	e := newExported(t)
 	got := e.run("download export --vm=vm --readiness-timeout=1s --output=-")
-	if got.Code == 0 || !strings.Contains(got.ErrOut, "was not ready within 1s") || !strings.Contains(got.ErrOut, "is kept") {
+	if got.Code == 0 || !strings.Contains(got.ErrOut, "was not ready within 1s") ||
+		!strings.Contains(got.ErrOut, "is kept") {
 		t.Errorf("%+v", got)
 	}
 	e.s.Get("virtualmachineexports", virtctltest.Namespace, "export")
@@ -320,12 +336,14 @@ func TestVMExportManifests(t *testing.T) {
 	e := newExported(t)
 	e.add()
 	got := e.run("download export --manifest --include-secret --service-url=ADDRESS")
-	if want := "application/yaml /internal/manifests/all\napplication/yaml /internal/manifests/secret\n"; got.Code != 0 || got.Out != want {
+	if want := "application/yaml /internal/manifests/all\napplication/yaml /internal/manifests/secret\n"; got.Code != 0 ||
+		got.Out != want {
 		t.Errorf("%+v", got)
 	}
 	name := filepath.Join(t.TempDir(), "vm.json")
 	got = e.run("download export --manifest --manifest-output-format=json --service-url=ADDRESS --output=" + name)
-	if data, err := os.ReadFile(name); got.Code != 0 || err != nil || string(data) != "application/json /internal/manifests/all\n" {
+	if data, err := os.ReadFile(name); got.Code != 0 || err != nil ||
+		string(data) != "application/json /internal/manifests/all\n" {
 		t.Errorf("%+v, %q, %v", got, data, err)
 	}
 	// The cluster in which they are applied imports from the export.

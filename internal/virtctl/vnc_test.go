@@ -102,7 +102,8 @@ func TestVNCViewer(t *testing.T) {
 	if err := os.WriteFile(viewer, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Run(virtctl.Execute, "vnc", "demo", "--vnc-type=tiger", "--vnc-path="+viewer, "--preserve-session"); got.Code != 0 {
+	if got := s.Run(virtctl.Execute, "vnc", "demo", "--vnc-type=tiger", "--vnc-path="+viewer,
+		"--preserve-session"); got.Code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	if content, _ := os.ReadFile(saw); string(content) != "RFB 003.008\n" {
@@ -133,7 +134,8 @@ func TestVNCScreenshot(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Record(http.MethodGet, vmiPath+"vnc/screenshot", http.StatusOK, "\x89PNG and so on")
 	file := filepath.Join(t.TempDir(), "screen.png")
-	if got := s.Run(virtctl.Execute, "vnc", "screenshot", "demo", "--file="+file, "--move-cursor"); got.Code != 0 || got.Out != "" {
+	if got := s.Run(virtctl.Execute, "vnc", "screenshot", "demo", "--file="+file, "--move-cursor"); got.Code != 0 ||
+		got.Out != "" {
 		t.Fatalf("%+v", got)
 	}
 	if content, err := os.ReadFile(file); err != nil || string(content) != "\x89PNG and so on" {

@@ -19,7 +19,8 @@ import (
 )
 
 func TestVolumes(t *testing.T) {
-	const added, removed = "Successfully submitted add volume request to VM demo for volume data\n", "Successfully submitted remove volume request to VM demo for volume data\n"
+	const added, removed = "Successfully submitted add volume request to VM demo for volume data\n",
+		"Successfully submitted remove volume request to VM demo for volume data\n"
 	claim := `"volumeSource":{"persistentVolumeClaim":{"claimName":"data","hotpluggable":true}}`
 	for _, tt := range []struct{ command, body, out string }{
 		{"addvolume demo --volume-name=data", `{"name":"data","disk":{"name":"data","disk":{"bus":"scsi"},"serial":"data"},` + claim + `}`, added},

@@ -30,11 +30,12 @@ func IsConditionTrue(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMac
 	return conditions.IsTrue(status.Conditions, kind)
 }
 
-// Lost reports whether neither the agent nor the kubelet of the VMI's node responds, so that what the agent reported last
-// may be wrong.
+// Lost reports whether neither the agent nor the kubelet of the VMI's node responds, so that what the agent reported
+// last may be wrong.
 func Lost(status *v1.VirtualMachineInstanceStatus) bool {
 	silent := FindCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
-	return silent != nil && silent.Status == corev1.ConditionTrue && silent.Reason != v1.VirtualMachineInstanceReasonAgentSilent
+	return silent != nil && silent.Status == corev1.ConditionTrue &&
+		silent.Reason != v1.VirtualMachineInstanceReasonAgentSilent
 }
 
 // IsGoneOrLost reports whether there is no VMI of a name, or it is Lost: its migrations take no slot.
@@ -60,8 +61,8 @@ func RemoveCondition(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMac
 	return conditions.Remove(&status.Conditions, kind)
 }
 
-// SetPhase sets the phase, stamps it and reports whether that changed anything. A phase that the VMI was in before keeps its
-// first stamp.
+// SetPhase sets the phase, stamps it and reports whether that changed anything. A phase that the VMI was in before
+// keeps its first stamp.
 func SetPhase(
 	status *v1.VirtualMachineInstanceStatus, phase v1.VirtualMachineInstancePhase, at metav1.Time,
 ) bool {
@@ -99,16 +100,17 @@ func MovesState(m *v1.VirtualMachineInstanceMigrationState) bool {
 		m.SourcePersistentStatePVCName != m.TargetPersistentStatePVCName
 }
 
-// ReasonLostInMigration is status.reason of a VMI whose guest the source had released and that, as far as is known, never
-// ran on the target.
+// ReasonLostInMigration is status.reason of a VMI whose guest the source had released and that, as far as is known,
+// never ran on the target.
 const ReasonLostInMigration = "LostInMigration"
 
-// StateClaims returns the claim that has the VM's state for good and the one that does not, once that is certain. Both are
-// empty while ownership of the guest may still be transferred, and if there is one claim for both sides. It is certain as
-// soon as the target owns the guest, the migration has failed or the VMI has ended: none of these is ever undone.
+// StateClaims returns the claim that has the VM's state for good and the one that does not, once that is certain. Both
+// are empty while ownership of the guest may still be transferred, and if there is one claim for both sides. It is
+// certain as soon as the target owns the guest, the migration has failed or the VMI has ended: none of these is ever
+// undone.
 //
-// If the guest was lost in migration, the target's claim is kept: it was complete before the source released the guest, and
-// the guest may have run on the target without a record of it.
+// If the guest was lost in migration, the target's claim is kept: it was complete before the source released the guest,
+// and the guest may have run on the target without a record of it.
 func StateClaims(status *v1.VirtualMachineInstanceStatus) (keep, drop string) {
 	m := status.MigrationState
 	record, ok := MigrationRecord(status)

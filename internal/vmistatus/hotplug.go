@@ -19,17 +19,19 @@ import (
 const (
 	// ReasonVolumeMounted: the volume is in the launcher Pod, as its message says.
 	ReasonVolumeMounted = "VolumeMountedToPod"
-	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod or unmounted, or attached to the guest, or the guest does not
-	// release it.
+	// ReasonHotplugFailed: the volume could not be mounted in the launcher Pod or unmounted, or attached to the guest, or
+	// the guest does not release it.
 	ReasonHotplugFailed = "HotplugFailed"
 )
 
 // A volume is plugged into a running guest, and unplugged, in these steps. Each is one write of the volume's status.
 //
-//  1. virt-controller adds the volume to status.volumeStatus, with hotplugVolume: Pending until its claim is bound, then Bound.
+//  1. virt-controller adds the volume to status.volumeStatus, with hotplugVolume: Pending until its claim is bound,
+//     then Bound.
 //  2. It creates the attachment Pod: AttachedToNode. hotplugVolume.attachPodUID is set once that Pod is ready.
-//  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and the message. With
-//     a block device, it begins when the Pod's container is started, but reports this and the next step after attachPodUID is set.
+//  3. The agent mounts the volume into the launcher Pod: MountedToPod. If it cannot, it reports that as the reason and
+//     the message. With a block device, it begins when the Pod's container is started, but reports this and the next
+//     step after attachPodUID is set.
 //  4. The agent attaches the disk to the guest: Ready. A utility volume backs no disk and remains MountedToPod. If it
 //     is for a memory dump, the agent has libvirt write the guest's memory to it: MemoryDumpInProgress, then
 //     MemoryDumpCompleted or MemoryDumpFailed.
@@ -37,8 +39,8 @@ const (
 //     UnMountedFromPod.
 //  6. virt-controller deletes the attachment Pod: Detaching. It removes the volume from the list when the Pod is gone.
 //
-// In the steps 1 to 3, a volume that is no longer wanted goes to step 5 or, while no attachment Pod was created, to 6. A volume that
-// is wanted again after step 5 still passes step 6, and starts anew with 1.
+// In the steps 1 to 3, a volume that is no longer wanted goes to step 5 or, while no attachment Pod was created, to 6.
+// A volume that is wanted again after step 5 still passes step 6, and starts anew with 1.
 
 // hotplugNext are the phases that may follow each phase of a hotplugged volume while the VMI is Live.
 var hotplugNext = map[v1.VolumePhase][]v1.VolumePhase{
@@ -55,8 +57,8 @@ var hotplugNext = map[v1.VolumePhase][]v1.VolumePhase{
 	v1.HotplugVolumeDetaching:      {},
 }
 
-// IsHotplugged reports whether a volume's status is that of a hotplugged volume. Other volumes are in the launcher Pod from its
-// start, whatever the spec has.
+// IsHotplugged reports whether a volume's status is that of a hotplugged volume. Other volumes are in the launcher Pod
+// from its start, whatever the spec has.
 func IsHotplugged(volume *v1.VolumeStatus) bool { return volume != nil && volume.HotplugVolume != nil }
 
 // FindVolume returns the status of a volume, or nil.
@@ -88,9 +90,9 @@ func FindDisk(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Disk {
 	return nil
 }
 
-// IsWanted reports whether the guest, or its launcher Pod, is to have the hotplugged volume of a status: the VMI's spec has it, with the
-// same claim, and its removal has not begun. If not, the agent detaches it and virt-controller removes its attachment Pod. A volume that
-// migrates to another claim is wanted.
+// IsWanted reports whether the guest, or its launcher Pod, is to have the hotplugged volume of a status: the VMI's spec
+// has it, with the same claim, and its removal has not begun. If not, the agent detaches it and virt-controller removes
+// its attachment Pod. A volume that migrates to another claim is wanted.
 func IsWanted(vmi *v1.VirtualMachineInstance, volume *v1.VolumeStatus) bool {
 	switch volume.Phase {
 	case v1.HotplugVolumeUnMounted, v1.HotplugVolumeDetaching:
@@ -116,19 +118,20 @@ func IsAttachedToNode(volume *v1.VolumeStatus) bool {
 	return IsHotplugged(volume) && volume.HotplugVolume.AttachPodUID != ""
 }
 
-// isMounting reports whether the agent is to mount a hotplugged volume. From then on, the reason and the message are the agent's until the
-// attachment Pod changes.
+// isMounting reports whether the agent is to mount a hotplugged volume. From then on, the reason and the message are
+// the agent's until the attachment Pod changes.
 func isMounting(volume *v1.VolumeStatus) bool {
 	return volume.Phase == v1.HotplugVolumeAttachedToNode && IsAttachedToNode(volume)
 }
 
-// SortVolumes sorts the statuses of volumes by name. Both writers of the list sort it, so that neither undoes the other's order.
+// SortVolumes sorts the statuses of volumes by name. Both writers of the list sort it, so that neither undoes the
+// other's order.
 func SortVolumes(volumes []v1.VolumeStatus) {
 	slices.SortFunc(volumes, func(a, b v1.VolumeStatus) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// checkVolumes returns the parts in which two lists of volumes differ, or an error that names the first one that the writer must not
-// change. The order of the lists does not matter.
+// checkVolumes returns the parts in which two lists of volumes differ, or an error that names the first one that the
+// writer must not change. The order of the lists does not matter.
 func checkVolumes(w Writer, stage Stage, before, after []v1.VolumeStatus) ([]string, error) {
 	from, to := volumesByName(before), volumesByName(after)
 	names := make([]string, 0, len(from)+len(to))
@@ -197,7 +200,8 @@ func checkVolume(w Writer, stage Stage, before, after *v1.VolumeStatus) ([]strin
 	if !hotplugged || after == nil || was.Phase == is.Phase && was.Reason == is.Reason && was.Message == is.Message {
 		return changed, nil
 	}
-	if stage == Live && isMounting(&was) && isMounting(&is) && was.HotplugVolume.AttachPodUID == is.HotplugVolume.AttachPodUID {
+	if stage == Live && isMounting(&was) && isMounting(&is) &&
+		was.HotplugVolume.AttachPodUID == is.HotplugVolume.AttachPodUID {
 		return append(changed, volumePhase), mayWrite(w, stage, "status."+volumePhase+" "+string(is.Phase), byHandler)
 	}
 	if err := mayWritePhase(w, stage, was.Phase, is.Phase); err != nil {
@@ -245,10 +249,11 @@ func onlyObserved(volume v1.VolumeStatus, hotplugged bool) v1.VolumeStatus {
 //
 //  1. status.migratedVolumes names the claims from which and to which they migrate,
 //  2. spec.volumes names the new claims,
-//  3. a migration transfers the disks, and TransferOwnership or TakeOwnership empties status.migratedVolumes as it changes the owner.
+//  3. a migration transfers the disks, and TransferOwnership or TakeOwnership empties status.migratedVolumes as it
+//     changes the owner.
 //
-// So as long as the list is not empty the guest uses the old claims, whatever the spec has. A change is reverted in the same
-// order: first the spec, then the list, and neither during a migration.
+// So as long as the list is not empty the guest uses the old claims, whatever the spec has. A change is reverted in the
+// same order: first the spec, then the list, and neither during a migration.
 
 // IsBlockClaim reports whether a claim is a block device and not a file system.
 func IsBlockClaim(claim *corev1.PersistentVolumeClaim) bool {
@@ -260,8 +265,9 @@ func IsBlock(claim *v1.PersistentVolumeClaimInfo) bool {
 	return claim != nil && claim.VolumeMode != nil && *claim.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// ClaimBytes returns the size of the disk on a claim: the smaller of capacity and request, as in KubeVirt, so that the disk can be restored
-// to another volume of the requested size. A claim that is not bound has no capacity yet. 0 means that the claim has neither.
+// ClaimBytes returns the size of the disk on a claim: the smaller of capacity and request, as in KubeVirt, so that the
+// disk can be restored to another volume of the requested size. A claim that is not bound has no capacity yet. 0 means
+// that the claim has neither.
 func ClaimBytes(capacity, requests corev1.ResourceList) int64 {
 	size := capacity.Storage().Value()
 	if request := requests.Storage().Value(); request > 0 && (size == 0 || request < size) {
@@ -285,8 +291,8 @@ func Migrated(status *v1.VirtualMachineInstanceStatus, volume string) *v1.Storag
 	return nil
 }
 
-// NamesDestinations reports whether the spec names the new claim of each volume that is to migrate. Between the first two
-// steps it does not, and the target's Pod would be rendered with the old claims.
+// NamesDestinations reports whether the spec names the new claim of each volume that is to migrate. Between the first
+// two steps it does not, and the target's Pod would be rendered with the old claims.
 func NamesDestinations(vmi *v1.VirtualMachineInstance) bool {
 	named := 0
 	for i := range vmi.Spec.Volumes {
@@ -303,8 +309,8 @@ func NamesDestinations(vmi *v1.VirtualMachineInstance) bool {
 	return named == len(vmi.Status.MigratedVolumes)
 }
 
-// Migratability returns the condition by which the guest can migrate or not, or nil if that is not known: LiveMigratable,
-// or StorageLiveMigratable while its volumes are to migrate.
+// Migratability returns the condition by which the guest can migrate or not, or nil if that is not known:
+// LiveMigratable, or StorageLiveMigratable while its volumes are to migrate.
 func Migratability(status *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineInstanceCondition {
 	if MovesVolumes(status) {
 		return FindCondition(status, v1.VirtualMachineInstanceIsStorageLiveMigratable)

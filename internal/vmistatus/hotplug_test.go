@@ -38,7 +38,8 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 	}{
 		{
 			"the controller adds a volume", Controller, nil, hotplugged(v1.VolumePending),
-			[]string{"volumeStatus", "volumeStatus.persistentVolumeClaimInfo", "volumeStatus.hotplugVolume", "volumeStatus.phase"}, "",
+			[]string{"volumeStatus", "volumeStatus.persistentVolumeClaimInfo", "volumeStatus.hotplugVolume",
+				"volumeStatus.phase"}, "",
 		},
 		{"the agent must not add one", Handler, nil, hotplugged(""), nil, "status.volumeStatus belongs to virt-controller"},
 		{
@@ -54,12 +55,12 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 			[]string{"volumeStatus.phase"}, "",
 		},
 		{
-			"the Pod gets ready", Controller, hotplugged(v1.HotplugVolumeAttachedToNode), hotplugged(v1.HotplugVolumeAttachedToNode, ready),
-			[]string{"volumeStatus.hotplugVolume"}, "",
+			"the Pod gets ready", Controller, hotplugged(v1.HotplugVolumeAttachedToNode),
+			hotplugged(v1.HotplugVolumeAttachedToNode, ready), []string{"volumeStatus.hotplugVolume"}, "",
 		},
 		{
-			"the Pod of an attached volume is replaced", Controller, hotplugged(v1.VolumeReady, ready), hotplugged(v1.VolumeReady),
-			[]string{"volumeStatus.hotplugVolume"}, "",
+			"the Pod of an attached volume is replaced", Controller, hotplugged(v1.VolumeReady, ready),
+			hotplugged(v1.VolumeReady), []string{"volumeStatus.hotplugVolume"}, "",
 		},
 		{
 			"the agent must not name the Pod", Handler, hotplugged(v1.HotplugVolumeAttachedToNode),
@@ -70,12 +71,12 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 			[]string{"volumeStatus.phase"}, "",
 		},
 		{
-			"the agent mounts and attaches", Handler, hotplugged(v1.HotplugVolumeAttachedToNode), hotplugged(v1.VolumeReady, target),
-			[]string{"volumeStatus", "volumeStatus.phase"}, "",
+			"the agent mounts and attaches", Handler, hotplugged(v1.HotplugVolumeAttachedToNode),
+			hotplugged(v1.VolumeReady, target), []string{"volumeStatus", "volumeStatus.phase"}, "",
 		},
 		{
-			"the agent reports a failure", Handler, hotplugged(v1.HotplugVolumeMounted), hotplugged(v1.HotplugVolumeMounted, message),
-			[]string{"volumeStatus.phase"}, "",
+			"the agent reports a failure", Handler, hotplugged(v1.HotplugVolumeMounted),
+			hotplugged(v1.HotplugVolumeMounted, message), []string{"volumeStatus.phase"}, "",
 		},
 		{
 			"the agent reports that it cannot mount", Handler, hotplugged(v1.HotplugVolumeAttachedToNode, ready),
@@ -83,14 +84,18 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 		},
 		{
 			"the agent must not report about the attachment Pod", Handler, hotplugged(v1.HotplugVolumeAttachedToNode),
-			hotplugged(v1.HotplugVolumeAttachedToNode, message), nil, "status.volumeStatus.phase AttachedToNode belongs to virt-controller",
+			hotplugged(v1.HotplugVolumeAttachedToNode, message), nil,
+			"status.volumeStatus.phase AttachedToNode belongs to virt-controller",
 		},
 		{
-			"the controller must not report about a volume that the agent mounts", Controller, hotplugged(v1.HotplugVolumeAttachedToNode, ready),
-			hotplugged(v1.HotplugVolumeAttachedToNode, ready, message), nil, "status.volumeStatus.phase AttachedToNode belongs to virt-handler",
+			"the controller must not report about a volume that the agent mounts", Controller,
+			hotplugged(v1.HotplugVolumeAttachedToNode, ready),
+			hotplugged(v1.HotplugVolumeAttachedToNode, ready, message), nil,
+			"status.volumeStatus.phase AttachedToNode belongs to virt-handler",
 		},
 		{
-			"the controller reports another attachment Pod", Controller, hotplugged(v1.HotplugVolumeAttachedToNode, ready, message),
+			"the controller reports another attachment Pod", Controller,
+			hotplugged(v1.HotplugVolumeAttachedToNode, ready, message),
 			hotplugged(v1.HotplugVolumeAttachedToNode), []string{"volumeStatus.hotplugVolume", "volumeStatus.phase"}, "",
 		},
 		{
@@ -98,16 +103,16 @@ func TestWritersOfHotpluggedVolumes(t *testing.T) {
 			hotplugged(v1.HotplugVolumeMounted, message), nil, "status.volumeStatus.phase MountedToPod belongs to virt-handler",
 		},
 		{
-			"the agent must not attach what is not on the node", Handler, hotplugged(v1.VolumeBound), hotplugged(v1.VolumeReady), nil,
-			`cannot change from "Bound" to "Ready"`,
+			"the agent must not attach what is not on the node", Handler, hotplugged(v1.VolumeBound), hotplugged(v1.VolumeReady),
+			nil, `cannot change from "Bound" to "Ready"`,
 		},
 		{
-			"the controller must not attach", Controller, hotplugged(v1.HotplugVolumeAttachedToNode), hotplugged(v1.VolumeReady), nil,
-			"status.volumeStatus.phase Ready belongs to virt-handler",
+			"the controller must not attach", Controller, hotplugged(v1.HotplugVolumeAttachedToNode), hotplugged(v1.VolumeReady),
+			nil, "status.volumeStatus.phase Ready belongs to virt-handler",
 		},
 		{
-			"the controller must not write a target", Controller, hotplugged(v1.VolumeReady), hotplugged(v1.VolumeReady, target), nil,
-			"status.volumeStatus belongs to virt-handler",
+			"the controller must not write a target", Controller, hotplugged(v1.VolumeReady), hotplugged(v1.VolumeReady, target),
+			nil, "status.volumeStatus belongs to virt-handler",
 		},
 		{
 			"the controller must not remove the Pod of a mounted volume", Controller, hotplugged(v1.VolumeReady),

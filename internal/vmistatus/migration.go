@@ -17,12 +17,12 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 )
 
-// ErrNotMigrating is wrapped by the error of TransferOwnership and TakeOwnership if there is no migration, or it or the VMI has
-// ended.
+// ErrNotMigrating is wrapped by the error of TransferOwnership and TakeOwnership if there is no migration, or it or the
+// VMI has ended.
 var ErrNotMigrating = errors.New("no migration transfers ownership of the guest")
 
-// migrationOwners is the table of writers by the JSON name of the fields of status.migrationState. virt-controller writes
-// all others, once, with a new migration.
+// migrationOwners is the table of writers by the JSON name of the fields of status.migrationState. virt-controller
+// writes all others, once, with a new migration.
 var migrationOwners = map[string]Writer{
 	"abortRequested": Controller,
 
@@ -64,7 +64,8 @@ func ownedByTarget(status *v1.VirtualMachineInstanceStatus) bool {
 	return m != nil && m.TargetNode != "" && status.NodeName == m.TargetNode
 }
 
-// immutable are the fields on which the decisions of internal/decide/migration/protocol depend. Once set they never change.
+// immutable are the fields on which the decisions of internal/decide/migration/protocol depend. Once set they never
+// change.
 var immutable = map[string]bool{
 	"abortRequested": true, "startTimestamp": true, "completed": true, "failed": true,
 }
@@ -77,8 +78,8 @@ func Migrating(status *v1.VirtualMachineInstanceStatus) bool {
 	return status.MigrationState != nil && !HasEnded(status.MigrationState)
 }
 
-// checkMigration returns the fields in which two states of a migration differ, or an error that names the first one that the
-// writer must not change.
+// checkMigration returns the fields in which two states of a migration differ, or an error that names the first one
+// that the writer must not change.
 func checkMigration(
 	w Writer, status *v1.VirtualMachineInstanceStatus, after *v1.VirtualMachineInstanceMigrationState,
 ) ([]string, error) {
@@ -90,9 +91,11 @@ func checkMigration(
 	if before == nil || after == nil || before.MigrationUID != after.MigrationUID {
 		switch {
 		case w != Controller:
-			return nil, fmt.Errorf("%s of another migration belongs to %s, %s must not change it: %w", field, Controller, w, ErrNotOwner)
+			return nil, fmt.Errorf("%s of another migration belongs to %s, %s must not change it: %w", field, Controller, w,
+				ErrNotOwner)
 		case before != nil && !HasEnded(before):
-			return nil, fmt.Errorf("%s is that of migration %s, which has not ended: %w", field, before.MigrationUID, ErrNotOwner)
+			return nil, fmt.Errorf("%s is that of migration %s, which has not ended: %w", field, before.MigrationUID,
+				ErrNotOwner)
 		}
 		return []string{migrationField}, nil
 	}
@@ -133,22 +136,25 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (protocol.Record, 
 	return record, true
 }
 
-// TransferOwnership makes the target of the VMI's migration the owner of its guest. Nothing else changes the node of a VMI
-// that was assigned. It carries out protocol.TransferOwnership, which has to be decided for the very VMI that is given. The
-// migration is completed once the guest runs on the target: by TakeOwnership, or by the target's agent afterwards.
+// TransferOwnership makes the target of the VMI's migration the owner of its guest. Nothing else changes the node of a
+// VMI that was assigned. It carries out protocol.TransferOwnership, which has to be decided for the very VMI that is
+// given. The migration is completed once the guest runs on the target: by TakeOwnership, or by the target's agent
+// afterwards.
 //
-// The same write moves volumes, and the state of TPM and EFI, to the target's claims, so that no reader sees the new owner with
-// the claims of the old one.
+// The same write moves volumes, and the state of TPM and EFI, to the target's claims, so that no reader sees the new
+// owner with the claims of the old one.
 //
-// It is a compare-and-swap on the resource version of the VMI: a conflict is returned unchanged (apierrors.IsConflict), and the
-// caller has to read and decide again. After success the VMI has the status of the response. If the target is the owner already
-// it does nothing. It fails with ErrNotMigrating if the migration has failed, or there is none, or the VMI has ended.
+// It is a compare-and-swap on the resource version of the VMI: a conflict is returned unchanged (apierrors.IsConflict),
+// and the caller has to read and decide again. After success the VMI has the status of the response. If the target is
+// the owner already it does nothing. It fails with ErrNotMigrating if the migration has failed, or there is none, or
+// the VMI has ended.
 func TransferOwnership(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance) error {
 	return changeOwner(ctx, c, vmi, func(*v1.VirtualMachineInstanceMigrationState) {})
 }
 
-// TakeOwnership does what TransferOwnership does for a guest that runs on the target, and completes the migration in the same
-// write, so that no reader sees a completed migration whose guest is not on the target. The target's agent calls it.
+// TakeOwnership does what TransferOwnership does for a guest that runs on the target, and completes the migration in
+// the same write, so that no reader sees a completed migration whose guest is not on the target. The target's agent
+// calls it.
 func TakeOwnership(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, now metav1.Time) error {
 	return changeOwner(ctx, c, vmi, func(m *v1.VirtualMachineInstanceMigrationState) { Complete(m, now) })
 }
@@ -166,7 +172,8 @@ func Complete(m *v1.VirtualMachineInstanceMigrationState, now metav1.Time) {
 
 // changeOwner writes the target as the owner of the guest, and the change of the migration's state with it.
 func changeOwner(
-	ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceMigrationState),
+	ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance,
+	change func(*v1.VirtualMachineInstanceMigrationState),
 ) error {
 	key := client.ObjectKeyFromObject(vmi)
 	record, ok := MigrationRecord(&vmi.Status)

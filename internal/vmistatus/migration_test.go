@@ -23,7 +23,9 @@ import (
 var moment = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
 // migrating sets the state of a migration that the agents may start.
-func migrating(uid types.UID, changes ...func(*v1.VirtualMachineInstanceMigrationState)) func(*v1.VirtualMachineInstanceStatus) {
+func migrating(
+	uid types.UID, changes ...func(*v1.VirtualMachineInstanceMigrationState),
+) func(*v1.VirtualMachineInstanceStatus) {
 	return func(s *v1.VirtualMachineInstanceStatus) {
 		s.NodeName = "old"
 		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: uid, SourceNode: "old", TargetNode: "new"}
@@ -91,13 +93,16 @@ func TestCheckMigration(t *testing.T) {
 			"migrationState.completed belongs to " + string(MigrationSource)},
 		{"the target completes what it owns", MigrationTarget, status(v1.Running, migrating("a", started), owned),
 			status(v1.Running, migrating("a", started, complete), owned),
-			[]string{"migrationState.endTimestamp", "migrationState.targetNodeDomainReadyTimestamp", "migrationState.targetNodeDomainDetected", "migrationState.completed"}, ""},
+			[]string{"migrationState.endTimestamp", "migrationState.targetNodeDomainReadyTimestamp",
+				"migrationState.targetNodeDomainDetected", "migrationState.completed"}, ""},
 		{"the source completes a migration whose target owns the guest", MigrationSource, status(v1.Running, migrating("a", started), owned),
-			status(v1.Running, migrating("a", started, failed), owned), nil, "migrationState.completed belongs to " + string(MigrationTarget)},
+			status(v1.Running, migrating("a", started, failed), owned), nil,
+			"migrationState.completed belongs to " + string(MigrationTarget)},
 		{"the target writes what the source's agent owns", MigrationTarget, status(v1.Running, migrating("a")),
 			status(v1.Running, migrating("a"), withCondition(v1.VirtualMachineInstanceReady)), nil, "status.conditions[Ready]"},
 		{"the target makes itself the owner", MigrationTarget, status(v1.Running, migrating("a")),
-			status(v1.Running, migrating("a"), func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "new" }), nil, "status.nodeName"},
+			status(v1.Running, migrating("a"), func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "new" }), nil,
+			"status.nodeName"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			changed, err := Check(tc.writer, tc.before, tc.after)
@@ -150,7 +155,8 @@ func TestTransferOwnership(t *testing.T) {
 		}
 	}
 
-	evacuated := status(v1.Running, migrating("a", started), func(s *v1.VirtualMachineInstanceStatus) { s.EvacuationNodeName = "old" })
+	evacuated := status(v1.Running, migrating("a", started),
+		func(s *v1.VirtualMachineInstanceStatus) { s.EvacuationNodeName = "old" })
 	first, second := vmi("1", evacuated), vmi("1", evacuated)
 	if err := TransferOwnership(ctx, c, first); err != nil {
 		t.Fatal(err)
@@ -178,7 +184,8 @@ func TestTransferOwnership(t *testing.T) {
 func TestTakeOwnershipIsOneWrite(t *testing.T) {
 	c, patches := server()
 	vmi := &v1.VirtualMachineInstance{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", ResourceVersion: "1"}, Status: *status(v1.Running, migrating("a", started)),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", ResourceVersion: "1"},
+		Status:     *status(v1.Running, migrating("a", started)),
 	}
 	if err := TakeOwnership(t.Context(), c, vmi, moment); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vmistatus has the only code that patches the status of a VirtualMachineInstance. Two processes write that status:
-// virt-controller until the launcher Pod is assigned and again once it has finished, the node's agent in between. At any time
-// each field has exactly one writer, by the tables of ownership.go; Patch refuses changes of other fields.
+// Package vmistatus has the only code that patches the status of a VirtualMachineInstance. Two processes write that
+// status: virt-controller until the launcher Pod is assigned and again once it has finished, the node's agent in
+// between. At any time each field has exactly one writer, by the tables of ownership.go; Patch refuses changes of other
+// fields.
 package vmistatus
 
 import (
@@ -16,8 +17,8 @@ import (
 // Writer is a process that writes the status of VMIs.
 type Writer string
 
-// The writers. The agents of a migration's two nodes are writers of their own: they share status.migrationState, and the
-// target's agent writes nothing else until it owns the guest.
+// The writers. The agents of a migration's two nodes are writers of their own: they share status.migrationState, and
+// the target's agent writes nothing else until it owns the guest.
 const (
 	// Controller is virt-controller.
 	Controller Writer = "virt-controller"
@@ -54,8 +55,8 @@ func StageOf(phase v1.VirtualMachineInstancePhase) Stage {
 	}
 }
 
-// InCharge returns the writer of the phase of a VMI. virt-controller has one more right: to end a Live VMI whose launcher
-// Pod is finished or gone.
+// InCharge returns the writer of the phase of a VMI. virt-controller has one more right: to end a Live VMI whose
+// launcher Pod is finished or gone.
 func InCharge(status *v1.VirtualMachineInstanceStatus) Writer {
 	return fieldOwners["phase"].at(StageOf(status.Phase))
 }
@@ -93,8 +94,8 @@ var fieldOwners = map[string]owners{
 	"phaseTransitionTimestamps": byHandlerWhileLive,
 	// The reason why the VMI waits or ended. The agent sets conditions instead.
 	"reason": byController,
-	// Targets and sizes are read from the running domain. Claims are in claimOwners, attachment Pods in attachmentOwners, the
-	// phases of hotplugged volumes in volumePhaseOwners.
+	// Targets and sizes are read from the running domain. Claims are in claimOwners, attachment Pods in attachmentOwners,
+	// the phases of hotplugged volumes in volumePhaseOwners.
 	"volumeStatus": byHandlerWhileLive,
 
 	"nodeName":                      byController,
@@ -126,8 +127,8 @@ var fieldOwners = map[string]owners{
 	"selinuxContext":       byHandler,
 }
 
-// conditionsField, migrationField and volumesField are the fields whose parts have different writers: see conditionOwners,
-// migrationOwners and claimOwners.
+// conditionsField, migrationField and volumesField are the fields whose parts have different writers: see
+// conditionOwners, migrationOwners and claimOwners.
 const (
 	conditionsField = "conditions"
 	migrationField  = "migrationState"
@@ -137,12 +138,12 @@ const (
 	volumePhase     = "volumeStatus.phase"
 )
 
-// claimOwners are the writers of what a volume's status has about its claim. Only virt-controller reads claims, which can
-// grow while a guest runs.
+// claimOwners are the writers of what a volume's status has about its claim. Only virt-controller reads claims, which
+// can grow while a guest runs.
 var claimOwners = byController
 
-// attachmentOwners are the writers of which Pod attaches a hotplugged volume to the node. Its writer also adds the volume to
-// the list and takes it off.
+// attachmentOwners are the writers of which Pod attaches a hotplugged volume to the node. Its writer also adds the
+// volume to the list and takes it off.
 var attachmentOwners = byController
 
 // volumePhaseOwners is the table of who may set each phase of a hotplugged volume of a Live VMI, with its reason and
@@ -164,8 +165,8 @@ var volumePhaseOwners = map[v1.VolumePhase]Writer{
 
 // conditionOwners is the table of writers by condition type.
 var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{
-	// Readiness follows from the Pod before it is assigned, then from the guest, and is False at the end. See ownersOf for a
-	// lost node.
+	// Readiness follows from the Pod before it is assigned, then from the guest, and is False at the end. See ownersOf for
+	// a lost node.
 	v1.VirtualMachineInstanceReady: byHandlerWhileLive,
 	// False while the writer cannot do what the spec demands.
 	v1.VirtualMachineInstanceSynchronized: byHandlerWhileLive,

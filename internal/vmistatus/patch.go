@@ -19,14 +19,14 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// ErrNotOwner is wrapped by the error that Patch returns for a change of a field that has another writer, or none. It is a
-// programming error: a retry does not help.
+// ErrNotOwner is wrapped by the error that Patch returns for a change of a field that has another writer, or none. It
+// is a programming error: a retry does not help.
 var ErrNotOwner = errors.New("status field belongs to another writer")
 
 // Patch writes the difference between two versions of one VMI's status and reports whether there was one. Without a
 // difference it sends nothing. It sends a JSON merge patch of /status with the resource version of before as the
-// precondition, and returns a conflict unchanged: the caller then reconciles what the API server has. After success, after
-// has the status and the resource version of the response.
+// precondition, and returns a conflict unchanged: the caller then reconciles what the API server has. After success,
+// after has the status and the resource version of the response.
 func Patch(
 	ctx context.Context, c client.Client, w Writer, before, after *v1.VirtualMachineInstance,
 ) (changed bool, err error) {
@@ -67,8 +67,8 @@ func statusOnly(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
 	}
 }
 
-// Check returns the fields in which two statuses differ, conditions as conditions[Type], or an error that names the first
-// field that the writer must not change.
+// Check returns the fields in which two statuses differ, conditions as conditions[Type], or an error that names the
+// first field that the writer must not change.
 func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, error) {
 	stage := stageOfChange(before, after)
 	var changed []string

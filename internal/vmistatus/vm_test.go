@@ -28,7 +28,8 @@ func TestVMOf(t *testing.T) {
 		vm := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: "a"}}
 		owner := metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)
 		tc.change(owner)
-		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "vm", OwnerReferences: []metav1.OwnerReference{*owner}}}
+		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "vm",
+			OwnerReferences: []metav1.OwnerReference{*owner}}}
 		if got := vmistatus.VMOf(vmi); (got != nil) != tc.is || tc.is && got.UID != "a" {
 			t.Errorf("%s: %v", name, got)
 		}

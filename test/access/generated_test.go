@@ -49,9 +49,10 @@ func (g generator) mark(pod *corev1.Pod) {
 	controlled := false
 	for i := range g.IntN(3) {
 		owner := metav1.OwnerReference{
-			APIVersion: oneOf(g, "kubevirt.io/v1", "kubevirt.io/v1", "kubevirt.io/v1alpha3", "kubevirt.io.example/v1", "apps/v1"),
-			Kind:       oneOf(g, "VirtualMachineInstance", "VirtualMachineInstance", "VirtualMachine", "ReplicaSet"),
-			Name:       oneOf(g, "vm", "vm2"), UID: types.UID(fmt.Sprintf("uid-%d", i+g.IntN(2))),
+			APIVersion: oneOf(g, "kubevirt.io/v1", "kubevirt.io/v1", "kubevirt.io/v1alpha3", "kubevirt.io.example/v1",
+				"apps/v1"),
+			Kind: oneOf(g, "VirtualMachineInstance", "VirtualMachineInstance", "VirtualMachine", "ReplicaSet"),
+			Name: oneOf(g, "vm", "vm2"), UID: types.UID(fmt.Sprintf("uid-%d", i+g.IntN(2))),
 			Controller: oneOf(g, nil, ptr.To(false), ptr.To(true), ptr.To(true)),
 		}
 		if controlled && ptr.Deref(owner.Controller, false) {
@@ -66,15 +67,16 @@ func (g generator) mark(pod *corev1.Pod) {
 func vmiOwners(pod *corev1.Pod) []string {
 	var out []string
 	for _, owner := range pod.OwnerReferences {
-		if owner.Kind == "VirtualMachineInstance" && strings.HasPrefix(owner.APIVersion, "kubevirt.io/") && ptr.Deref(owner.Controller, false) {
+		if owner.Kind == "VirtualMachineInstance" && strings.HasPrefix(owner.APIVersion, "kubevirt.io/") &&
+			ptr.Deref(owner.Controller, false) {
 			out = append(out, owner.APIVersion+" "+owner.Name+" "+string(owner.UID))
 		}
 	}
 	return out
 }
 
-// mayChange reports whether a user other than virt-controller may change a Pod's labels and owners so. Creating a Pod is like
-// changing one without any.
+// mayChange reports whether a user other than virt-controller may change a Pod's labels and owners so. Creating a Pod
+// is like changing one without any.
 func mayChange(before, after *corev1.Pod, collector bool) bool {
 	differs := func(key string) bool {
 		oldValue, hadLabel := before.Labels[key]
@@ -94,7 +96,8 @@ func mayChange(before, after *corev1.Pod, collector bool) bool {
 	lacks := func(owners []string) func(string) bool {
 		return func(owner string) bool { return !slices.Contains(owners, owner) }
 	}
-	return !slices.ContainsFunc(newOwners, lacks(oldOwners)) && (collector || !slices.ContainsFunc(oldOwners, lacks(newOwners)))
+	return !slices.ContainsFunc(newOwners, lacks(oldOwners)) &&
+		(collector || !slices.ContainsFunc(oldOwners, lacks(newOwners)))
 }
 
 // expectDecision checks the decision of a policy, and that none of its expressions failed.
@@ -118,8 +121,10 @@ func TestCreateGeneratedPods(t *testing.T) {
 			requestDevice(userfaultfd, first)(pod)
 		}
 		_, target := pod.Labels["kubevirt.io/migrationJobUID"]
-		expectDecision(t, !device && mayChange(somePod(podOwner()), pod, false), tenant.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
-		expectDecision(t, !device || target && !first, controller.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
+		expectDecision(t, !device && mayChange(somePod(podOwner()), pod, false),
+			tenant.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
+		expectDecision(t, !device ||
+			target && !first, controller.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
 	}
 }
 
@@ -140,8 +145,10 @@ func TestChangeGeneratedPods(t *testing.T) {
 				after.Labels = before.Labels
 			}
 			both := []metav1.ObjectMeta{before.ObjectMeta, after.ObjectMeta}
-			expectDecision(t, mayChange(before, after, false), tenant.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
-			expectDecision(t, mayChange(before, after, true), collecting.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
+			expectDecision(t, mayChange(before, after, false), tenant.Update(t.Context(), after.DeepCopy(), client.DryRunAll),
+				both)
+			expectDecision(t, mayChange(before, after, true), collecting.Update(t.Context(), after.DeepCopy(), client.DryRunAll),
+				both)
 			expectDecision(t, true, controller.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
 		}
 	}

@@ -38,11 +38,13 @@ const userfaultfd corev1.ResourceName = "devices.kubevirt.io/userfaultfd"
 // ownedBy returns an owner reference to a VMI.
 func ownedBy(name string, controller bool) metav1.OwnerReference {
 	return metav1.OwnerReference{
-		APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: types.UID(name + "-uid"), Controller: &controller,
+		APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: types.UID(name + "-uid"),
+		Controller: &controller,
 	}
 }
 
-// renameOwner changes only the name of the owner reference, so that a controller that looks for the name does not find the Pod.
+// renameOwner changes only the name of the owner reference, so that a controller that looks for the name does not find
+// the Pod.
 func renameOwner(pod *corev1.Pod) { pod.OwnerReferences[0].Name = "other" }
 
 // somePod returns a Pod that is no launcher Pod, after changes.
@@ -78,7 +80,8 @@ func requestDevice(name corev1.ResourceName, first bool) func(*corev1.Pod) {
 }
 
 func launcher(pod *corev1.Pod) {
-	pod.Labels = map[string]string{"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vm-uid", "kubevirt.io/migrationJobUID": "m"}
+	pod.Labels = map[string]string{"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vm-uid",
+		"kubevirt.io/migrationJobUID": "m"}
 	pod.OwnerReferences = []metav1.OwnerReference{ownedBy("vm", true)}
 }
 
@@ -128,13 +131,15 @@ func installLauncherPolicies(t *testing.T) {
 		})
 	}
 	installPolicies(t, "launcher-pods.yaml", func() error {
-		return withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(requestDevice(userfaultfd, false)), client.DryRunAll)
+		return withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(requestDevice(userfaultfd, false)),
+			client.DryRunAll)
 	})
 }
 
 func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 	installLauncherPolicies(t)
-	replicaSet := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", UID: "set-uid", Controller: ptr.To(true)}
+	replicaSet := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", UID: "set-uid",
+		Controller: ptr.To(true)}
 	for what, c := range map[string]struct {
 		change  func(*corev1.Pod)
 		message string
@@ -153,7 +158,8 @@ func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 	} {
 		for _, user := range []string{
 			tenant, "root", "system:serviceaccount:team:kubevirt-controller", "system:serviceaccount:kubevirt:kubevirt-handler",
-			"system:serviceaccount:kubevirt:kubevirt-apiserver", "system:serviceaccount:kube-system:replicaset-controller", collector,
+			"system:serviceaccount:kubevirt:kubevirt-apiserver", "system:serviceaccount:kube-system:replicaset-controller",
+			collector,
 		} {
 			err := withoutRBAC(t, user).Create(t.Context(), somePod(c.change))
 			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), c.message) {
@@ -180,8 +186,8 @@ func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 	}
 }
 
-// TestUserfaultfdOnlyInTargetPods also covers the default of a LimitRange, which adds the device to every container of its
-// namespace.
+// TestUserfaultfdOnlyInTargetPods also covers the default of a LimitRange, which adds the device to every container of
+// its namespace.
 func TestUserfaultfdOnlyInTargetPods(t *testing.T) {
 	installLauncherPolicies(t)
 	both := func(pod *corev1.Pod) {
@@ -207,7 +213,8 @@ func TestUserfaultfdOnlyInTargetPods(t *testing.T) {
 			}
 		}
 	}
-	if err := withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(launcher, requestDevice(userfaultfd, false))); err != nil {
+	if err := withoutRBAC(t, controllerAccount).Create(t.Context(),
+		somePod(launcher, requestDevice(userfaultfd, false))); err != nil {
 		t.Errorf("a target: %v", err)
 	}
 	limited := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "limited-"}}
@@ -249,12 +256,13 @@ func TestPodsOfControllersAreDenied(t *testing.T) {
 	if err := as(t, tenant).Create(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
-	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+		appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 	expectForbidden(t, withoutRBAC(t, "system:serviceaccount:kube-system:replicaset-controller").Create(t.Context(), pod))
 }
 
-// TestLabelsAndOwnersOfPodsAreProtected tries to make Pods launcher Pods and vice versa, by every verb and subresource that
-// changes Pods.
+// TestLabelsAndOwnersOfPodsAreProtected tries to make Pods launcher Pods and vice versa, by every verb and subresource
+// that changes Pods.
 func TestLabelsAndOwnersOfPodsAreProtected(t *testing.T) {
 	installLauncherPolicies(t)
 	create := func(change func(*corev1.Pod)) *corev1.Pod {
@@ -309,7 +317,8 @@ func TestLabelsAndOwnersOfPodsAreProtected(t *testing.T) {
 		if t.Failed() {
 			t.Fatal(what)
 		}
-		if err := withoutRBAC(t, controllerAccount).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod)); err != nil {
+		if err := withoutRBAC(t, controllerAccount).Patch(t.Context(), changed.DeepCopy(),
+			client.MergeFrom(pod)); err != nil {
 			t.Errorf("%s by virt-controller: %v", what, err)
 		}
 	}
@@ -352,8 +361,10 @@ func TestMarksOfBindings(t *testing.T) {
 		if after := livePod(t, pod); !sameMarks(after, pod) {
 			t.Errorf("the Pod has %v and %v", after.Labels, after.Annotations)
 		}
-		binding.Labels, binding.Annotations = map[string]string{"team": "a"}, map[string]string{"scheduler.example.com/score": "1"}
-		if err := withoutRBAC(t, "system:kube-scheduler").SubResource("binding").Create(t.Context(), pod, binding); err != nil {
+		binding.Labels, binding.Annotations = map[string]string{"team": "a"},
+			map[string]string{"scheduler.example.com/score": "1"}
+		if err := withoutRBAC(t, "system:kube-scheduler").SubResource("binding").Create(t.Context(), pod,
+			binding); err != nil {
 			t.Error(err)
 		}
 	}
@@ -387,14 +398,17 @@ func TestOtherChangesOfLauncherPods(t *testing.T) {
 	change("kubectl annotate", tenant, patch(podAnnotation("backup", "yes")))
 	change("kubectl debug", tenant, patch(func(pod *corev1.Pod) {
 		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-			Name: "debug", Image: "none", ImagePullPolicy: corev1.PullIfNotPresent, TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+			Name: "debug", Image: "none", ImagePullPolicy: corev1.PullIfNotPresent,
+			TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 		}}}
 	}, "ephemeralcontainers"))
 	change("kubectl delete", tenant, func(c client.Client, pod *corev1.Pod) error { return c.Delete(ctx, pod) })
 	change("the scheduler", "system:kube-scheduler", func(c client.Client, pod *corev1.Pod) error {
-		return c.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}})
+		return c.SubResource("binding").Create(ctx, pod,
+			&corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}})
 	})
-	change("the kubelet", "system:node:node", patch(func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning }, "status"))
+	change("the kubelet", "system:node:node",
+		patch(func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning }, "status"))
 	change("an eviction", "system:serviceaccount:kube-system:descheduler", func(c client.Client, pod *corev1.Pod) error {
 		return c.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{})
 	})

@@ -165,8 +165,8 @@ func TestRolesAreNamespaced(t *testing.T) {
 	}
 }
 
-// A namespace's editor reaches the data of another one by none of the kinds that copy it. What the objects of its own namespace may name
-// is tested beside the code that reads them.
+// A namespace's editor reaches the data of another one by none of the kinds that copy it. What the objects of its own
+// namespace may name is tested beside the code that reads them.
 func TestDataOfOtherNamespacesIsOutOfReach(t *testing.T) {
 	for _, p := range []struct{ group, resource string }{
 		{"snapshot.kubevirt.io", "virtualmachinesnapshots"},

@@ -26,8 +26,8 @@ import (
 // timeout is how long a new policy may take to be effective.
 const timeout = 30 * time.Second
 
-// TestOnlyComponentsWriteStatus checks the policy for status, as users whom RBAC allows everything, in the cluster or in the namespaces of
-// the objects.
+// TestOnlyComponentsWriteStatus checks the policy for status, as users whom RBAC allows everything, in the cluster or
+// in the namespaces of the objects.
 func TestOnlyComponentsWriteStatus(t *testing.T) {
 	ctx := t.Context()
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
@@ -44,7 +44,8 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	objects := []client.Object{newVM("status"), vmi, kv, set, migration, pool}
 	// A user who could write these could restore what was never stored.
 	meta := metav1.ObjectMeta{Name: "status", Namespace: namespace}
-	objects = append(objects, &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta}, &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta},
+	objects = append(objects, &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta},
+		&snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta},
 		&snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta})
 	clone := &clonev1beta1.VirtualMachineClone{ObjectMeta: meta}
 	clone.Spec.Source = &corev1.TypedLocalObjectReference{Kind: "VirtualMachine", Name: "status"}
@@ -53,7 +54,8 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	export.Spec.Source = corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "status"}
 	backup := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: meta}
 	backup.Spec.PvcName = ptr.To("status")
-	backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "status"}
+	backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: "status"}
 	tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: meta}
 	tracker.Spec.Source = backup.Spec.Source
 	objects = append(objects, clone, export, backup, tracker)
@@ -79,7 +81,8 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 		return as(t, user, group).Status().Patch(ctx, object.DeepCopyObject().(client.Object),
 			client.RawPatch("application/merge-patch+json", []byte(`{"status":{"observedGeneration":1,"reason":"r"}}`)))
 	}
-	for deadline := time.Now().Add(timeout); write("owner", "owners", objects[0]) == nil; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); write("owner", "owners",
+		objects[0]) == nil; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the policy is not effective")
 		}

@@ -71,7 +71,8 @@ func setup(ctx context.Context, env *envtest.Environment) error {
 		return err
 	}
 	restCfg = cfg
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), poolv1.AddToScheme(scheme), snapshotv1beta1.AddToScheme(scheme),
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), poolv1.AddToScheme(scheme),
+		snapshotv1beta1.AddToScheme(scheme),
 		clonev1beta1.AddToScheme(scheme), exportv1.AddToScheme(scheme), backupv1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
@@ -112,8 +113,8 @@ func readConfig(t *testing.T, file ...string) string {
 	return string(raw)
 }
 
-// aggregate aggregates the roles of Kubernetes in place of kube-controller-manager, which does not run: view is part of edit, and
-// edit of admin.
+// aggregate aggregates the roles of Kubernetes in place of kube-controller-manager, which does not run: view is part of
+// edit, and edit of admin.
 func aggregate(ctx context.Context) error {
 	for _, name := range []string{"view", "edit", "admin"} {
 		role := &rbacv1.ClusterRole{}

@@ -41,7 +41,8 @@ func runningVMI(t *testing.T, vm *v1.VirtualMachine) *v1.VirtualMachineInstance 
 
 func installVirtAPIPolicy(t *testing.T) {
 	t.Helper()
-	installPolicies(t, "virt-api.yaml", func() error { return withoutRBAC(t, apiAccount).Create(t.Context(), newVM("none"), client.DryRunAll) })
+	installPolicies(t, "virt-api.yaml",
+		func() error { return withoutRBAC(t, apiAccount).Create(t.Context(), newVM("none"), client.DryRunAll) })
 }
 
 func createVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
@@ -94,7 +95,8 @@ func TestVerbsAreAllowed(t *testing.T) {
 	}
 }
 
-// TestOtherWritesOfVirtAPIAreDenied checks writes that an attacker with virt-api's token would try, with all rights by RBAC.
+// TestOtherWritesOfVirtAPIAreDenied checks writes that an attacker with virt-api's token would try, with all rights by
+// RBAC.
 func TestOtherWritesOfVirtAPIAreDenied(t *testing.T) {
 	installVirtAPIPolicy(t)
 	api, ctx := withoutRBAC(t, apiAccount), t.Context()
@@ -132,7 +134,8 @@ func TestOtherWritesOfVirtAPIAreDenied(t *testing.T) {
 	} {
 		expectForbidden(t, api.Status().Patch(ctx, vmi.DeepCopy(), merge(patch)))
 	}
-	for _, object := range []client.Object{newVM("api-created"), &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "api-created", Namespace: namespace}}} {
+	for _, object := range []client.Object{newVM("api-created"),
+		&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "api-created", Namespace: namespace}}} {
 		expectForbidden(t, api.Create(ctx, object))
 	}
 	for _, object := range []client.Object{vm, vmi} {

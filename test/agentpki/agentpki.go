@@ -32,7 +32,8 @@ type World struct {
 func New(t TB) *World {
 	t.Helper()
 	w := &World{authority: pki.New(t), trust: certificate.Trust(t.TempDir())}
-	if err := os.WriteFile(filepath.Join(string(w.trust), certificate.AgentMigration.Name), w.authority.PEM(), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(string(w.trust), certificate.AgentMigration.Name), w.authority.PEM(),
+		0o600); err != nil {
 		t.Fatalf("write the authority: %v", err)
 	}
 	return w
@@ -45,7 +46,8 @@ type static struct{ tls.Certificate }
 func (s static) Current() *tls.Certificate { return &s.Certificate }
 
 func (w *World) issue(node string) static {
-	return static{w.authority.IssueHost(agentapi.MigrationName(node), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)}
+	return static{w.authority.IssueHost(agentapi.MigrationName(node), x509.ExtKeyUsageServerAuth,
+		x509.ExtKeyUsageClientAuth)}
 }
 
 // Server returns the configuration of the server of a node's agent.
@@ -59,8 +61,8 @@ func (w *World) Client(node string) func(string) (*tls.Config, error) {
 	return func(to string) (*tls.Config, error) { return certificate.MigrationClient(own, w.trust, to) }
 }
 
-// Files returns the directory with the CA certificate, and a new certificate and key of a node's agent as PEM, for an agent in a
-// process of its own.
+// Files returns the directory with the CA certificate, and a new certificate and key of a node's agent as PEM, for an
+// agent in a process of its own.
 func (w *World) Files(t TB, node string) (trust string, crt, key []byte) {
 	t.Helper()
 	own := w.issue(node)

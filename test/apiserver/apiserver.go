@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package apiserver configures envtest's API server for tests, with timeouts for loaded machines. Each suite starts its own:
-// admission policies, webhooks, roles and the audit log belong to the whole server, and suites run in parallel. A server with
-// Vireo's CustomResourceDefinitions takes about twelve seconds of CPU time.
+// Package apiserver configures envtest's API server for tests, with timeouts for loaded machines. Each suite starts its
+// own: admission policies, webhooks, roles and the audit log belong to the whole server, and suites run in parallel. A
+// server with Vireo's CustomResourceDefinitions takes about twelve seconds of CPU time.
 package apiserver
 
 import (
@@ -45,8 +45,8 @@ func Install(crds ...string) envtest.CRDInstallOptions {
 	return envtest.CRDInstallOptions{Paths: crds, ErrorIfPathMissing: true, MaxTime: installTimeout}
 }
 
-// Webhooks returns the webhooks of a manifest, which is that of config/webhook, with paths that depend on their names, since the manifest
-// has none. Package webhook/v1 registers them with the path /name.
+// Webhooks returns the webhooks of a manifest, which is that of config/webhook, with paths that depend on their names,
+// since the manifest has none. Package webhook/v1 registers them with the path /name.
 func Webhooks(file string, path func(name string) string) (envtest.WebhookInstallOptions, error) {
 	options := envtest.WebhookInstallOptions{}
 	raw, err := os.Open(file)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package broker serves the verbs of the programs of virt-broker's Pod in the process of a test, over unix sockets as on a node.
+// Package broker serves the verbs of the programs of virt-broker's Pod in the process of a test, over unix sockets as
+// on a node.
 package broker
 
 import (
@@ -90,9 +91,11 @@ func ServeAt(dir string, o Options) (stop func(), err error) {
 	b.Start()
 	serving.Go(func() { _ = b.Sweep(ctx) })
 	for program, verbs := range map[brokerapi.Program]server.Verbs{
-		brokerapi.Broker: b.Verbs(), brokerapi.NetworkBroker: network.Verbs(found), brokerapi.DevicePlugin: device.Verbs(o.Devices, kubelet, o.PodLogsDir),
+		brokerapi.Broker: b.Verbs(), brokerapi.NetworkBroker: network.Verbs(found),
+		brokerapi.DevicePlugin: device.Verbs(o.Devices, kubelet, o.PodLogsDir),
 	} {
-		served := server.New(server.Options{Program: program, Verbs: verbs, ClientUID: uint32(os.Geteuid()), Log: logr.Discard()})
+		served := server.New(server.Options{Program: program, Verbs: verbs, ClientUID: uint32(os.Geteuid()),
+			Log: logr.Discard()})
 		var listener *net.UnixListener
 		err := os.MkdirAll(filepath.Dir(program.Socket(dir)), 0o755)
 		if err == nil {

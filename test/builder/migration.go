@@ -64,6 +64,7 @@ func (b *Migration) NodeSelector(key, value string) *Migration {
 func (b *Migration) Phase(phase v1.VirtualMachineInstanceMigrationPhase, since time.Time) *Migration {
 	b.migration.Status.Phase = phase
 	b.migration.Status.PhaseTransitionTimestamps = append(b.migration.Status.PhaseTransitionTimestamps,
-		v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(since)})
+		v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{Phase: phase,
+			PhaseTransitionTimestamp: metav1.NewTime(since)})
 	return b
 }

@@ -19,7 +19,8 @@ const Namespace = "default"
 // VMI builds a VirtualMachineInstance.
 type VMI struct{ vmi v1.VirtualMachineInstance }
 
-// MakeVMI returns a builder that starts with the defaults of admission: one vCPU, 1Gi, amd64, q35, host-model, no network.
+// MakeVMI returns a builder that starts with the defaults of admission: one vCPU, 1Gi, amd64, q35, host-model, no
+// network.
 func MakeVMI(name string) *VMI {
 	b := &VMI{}
 	b.vmi.Name, b.vmi.Namespace = name, Namespace
@@ -231,7 +232,8 @@ func (b *VMI) Phase(phase v1.VirtualMachineInstancePhase) *VMI {
 }
 
 // Condition adds a condition.
-func (b *VMI) Condition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,
+func (b *VMI) Condition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason,
+	message string,
 ) *VMI {
 	b.vmi.Status.Conditions = append(b.vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{
 		Type: kind, Status: status, Reason: reason, Message: message,

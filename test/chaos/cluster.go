@@ -23,7 +23,8 @@ type localCluster struct {
 
 func openCluster(ctx context.Context, program string) (*localCluster, error) {
 	if program == "" {
-		return nil, errors.New("chaos kills processes of the cluster: set --cluster or VIREO_CLUSTER to the program of a local cluster")
+		return nil, errors.New(
+			"chaos kills processes of the cluster: set --cluster or VIREO_CLUSTER to the program of a local cluster")
 	}
 	c := &localCluster{program: program}
 	if err := c.refresh(ctx); err != nil {
@@ -97,7 +98,8 @@ func (c *localCluster) enter(ctx context.Context, node, input string, command ..
 	if err != nil {
 		return "", fmt.Errorf("node %s is not running: %w", node, err)
 	}
-	enter := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(holder), "--net", "--"}, command...)...)
+	enter := exec.CommandContext(ctx, "nsenter",
+		append([]string{"--target", strconv.Itoa(holder), "--net", "--"}, command...)...)
 	enter.Stdin = strings.NewReader(input)
 	output, err := enter.CombinedOutput()
 	if err != nil {

@@ -35,7 +35,8 @@ func toAPIServer(server string) string {
 	return fmt.Sprintf("ip daddr %s tcp dport %s drop\nip saddr %s tcp sport %s drop", host, port, host, port)
 }
 
-// cut drops packets on a node, also those of established connections. The rules apply after Service addresses are translated.
+// cut drops packets on a node, also those of established connections. The rules apply after Service addresses are
+// translated.
 func (d *damage) cut(ctx context.Context, h *harness, node string, rules func(apiServer string) string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", h.cluster.kubeconfig())
 	if err != nil {

@@ -28,7 +28,8 @@ type participants struct {
 	source, target string
 	// instance is the UID of the VMI, and sourcePod the Pod that runs the guest.
 	instance, sourcePod types.UID
-	// agents and brokers are the Pods of virt-handler and virt-broker by node, and controllers those of virt-controller by name.
+	// agents and brokers are the Pods of virt-handler and virt-broker by node, and controllers those of virt-controller by
+	// name.
 	agents, brokers, controllers map[string]types.UID
 	// leader is the Pod of the leading virt-controller.
 	leader string
@@ -206,7 +207,8 @@ func (h *harness) leader(ctx context.Context) (string, error) {
 	return pod, nil
 }
 
-// killLeader kills the leading virt-controller: the one that led when the run began, if the API server was killed before.
+// killLeader kills the leading virt-controller: the one that led when the run began, if the API server was killed
+// before.
 func (h *harness) killLeader(ctx context.Context, s *participants) error {
 	leader, err := h.leader(ctx)
 	if err != nil {
@@ -240,7 +242,8 @@ func (d *damage) repair(ctx context.Context, h *harness) error {
 	var errs []error
 	for node := range d.cuts {
 		// The table may be missing, as the cut may have failed: the first line makes the deletion succeed.
-		if _, err := h.cluster.enter(ctx, node, "table inet "+cutTable+" {}\ndelete table inet "+cutTable+"\n", "nft", "-f", "-"); err != nil {
+		if _, err := h.cluster.enter(ctx, node, "table inet "+cutTable+" {}\ndelete table inet "+cutTable+"\n", "nft", "-f",
+			"-"); err != nil {
 			errs = append(errs, err)
 			continue
 		}

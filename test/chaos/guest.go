@@ -30,8 +30,8 @@ const bandwidth = "48Mi"
 // diskSize is room for a day of records.
 const diskSize = "4Gi"
 
-// writerScript writes the guest's log: see oracle.Record. It finds the first free block by binary search, and repeats a write that failed. The
-// uptime makes the records of two copies of the guest differ.
+// writerScript writes the guest's log: see oracle.Record. It finds the first free block by binary search, and repeats a
+// write that failed. The uptime makes the records of two copies of the guest differ.
 const writerScript = `#!/bin/sh
 for d in /sys/block/vd*; do [ "$(cat $d/ro)" = 0 ] && disk=/dev/${d##*/}; done
 at() { dd if=$disk bs=4096 skip=$1 count=1 2>/dev/null | tr -d '\0'; }
@@ -66,8 +66,8 @@ func (h *harness) claim() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, Name: "log"},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, VolumeMode: ptr.To(corev1.PersistentVolumeFilesystem),
-			StorageClassName: ptr.To("local-immediate"),
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+			VolumeMode:  ptr.To(corev1.PersistentVolumeFilesystem), StorageClassName: ptr.To("local-immediate"),
 			Resources: corev1.VolumeResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(diskSize)},
 			},
@@ -80,7 +80,8 @@ func (h *harness) policy() *migrationsv1alpha1.MigrationPolicy {
 	return &migrationsv1alpha1.MigrationPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: h.namespace},
 		Spec: migrationsv1alpha1.MigrationPolicySpec{
-			Selectors:             &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"chaos": h.namespace}},
+			Selectors: &migrationsv1alpha1.Selectors{
+				VirtualMachineInstanceSelector: map[string]string{"chaos": h.namespace}},
 			BandwidthPerMigration: ptr.To(resource.MustParse(bandwidth)),
 			// Compression would shorten the transfer.
 			ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: ptr.To(v1.MigrationCompressionNone)},
@@ -106,7 +107,8 @@ func (h *harness) guest() *v1.VirtualMachine {
 						Firmware: &v1.Firmware{KernelBoot: &v1.KernelBoot{
 							KernelArgs: "console=ttyS0 loglevel=4 panic=1 mitigations=off",
 							Container: &v1.KernelBootContainer{
-								Image: h.image, ImagePullPolicy: corev1.PullIfNotPresent, KernelPath: "/boot/vmlinuz", InitrdPath: "/boot/initrd.img",
+								Image: h.image, ImagePullPolicy: corev1.PullIfNotPresent, KernelPath: "/boot/vmlinuz",
+								InitrdPath: "/boot/initrd.img",
 							},
 						}},
 						Devices: v1.Devices{
@@ -139,7 +141,8 @@ func (h *harness) findDisk(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if volume.Spec.Local == nil {
-		return "", fmt.Errorf("volume %s is not a local volume: chaos needs the storage class of the local cluster", volume.Name)
+		return "", fmt.Errorf("volume %s is not a local volume: chaos needs the storage class of the local cluster",
+			volume.Name)
 	}
 	path := filepath.Join(volume.Spec.Local.Path, "disk.img")
 	_, err := os.Stat(path)

@@ -88,7 +88,8 @@ func (h *harness) connect() error {
 	}
 	config.QPS, config.Burst, config.Timeout = 200, 400, 0
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme, migrationsv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme,
+		migrationsv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -117,7 +118,8 @@ func (h *harness) removeOld(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.namespace}}
 	until := time.Now().Add(3 * time.Minute)
 	for {
-		if err := h.api.Get(ctx, client.ObjectKeyFromObject(namespace), namespace); client.IgnoreNotFound(err) == nil && err != nil {
+		if err := h.api.Get(ctx, client.ObjectKeyFromObject(namespace), namespace); client.IgnoreNotFound(err) == nil &&
+			err != nil {
 			return client.IgnoreNotFound(h.api.Delete(ctx, h.policy()))
 		}
 		_ = h.api.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(h.namespace))
@@ -161,8 +163,8 @@ func (h *harness) awaitReady(ctx context.Context) error {
 	}
 }
 
-// notReady lists the nodes and the Pods of components that are not ready. It deletes Pods in CrashLoopBackOff: the back-off is a result of the
-// frequent kills of this test only.
+// notReady lists the nodes and the Pods of components that are not ready. It deletes Pods in CrashLoopBackOff: the
+// back-off is a result of the frequent kills of this test only.
 func (h *harness) notReady(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -177,7 +179,8 @@ func (h *harness) notReady(ctx context.Context) ([]string, error) {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		})
 		if !ready || node.Labels[v1.NodeSchedulable] != "true" {
-			missing = append(missing, fmt.Sprintf("node %s (ready %t, schedulable %q)", node.Name, ready, node.Labels[v1.NodeSchedulable]))
+			missing = append(missing,
+				fmt.Sprintf("node %s (ready %t, schedulable %q)", node.Name, ready, node.Labels[v1.NodeSchedulable]))
 		}
 	}
 	pods, err := h.components(ctx)

@@ -65,7 +65,8 @@ func (h *harness) leftovers(ctx context.Context) ([]string, error) {
 	for node, is := range now {
 		was := h.before[node]
 		if is.namespaces > was.namespaces {
-			left = append(left, fmt.Sprintf("%d network namespaces of Pods that have ended, on node %s", is.namespaces-was.namespaces, node))
+			left = append(left, fmt.Sprintf("%d network namespaces of Pods that have ended, on node %s",
+				is.namespaces-was.namespaces, node))
 		}
 		if is.tables != was.tables {
 			left = append(left, fmt.Sprintf("nftables on node %s: %q", node, is.tables))
@@ -81,7 +82,8 @@ func (h *harness) leftovers(ctx context.Context) ([]string, error) {
 			continue
 		}
 		for _, p := range processes {
-			left = append(left, fmt.Sprintf("process %d (%s) of Pod %s, which is %s", p.PID, p.Program, pod.Name, pod.Status.Phase))
+			left = append(left, fmt.Sprintf("process %d (%s) of Pod %s, which is %s", p.PID, p.Program, pod.Name,
+				pod.Status.Phase))
 		}
 	}
 	slices.Sort(left)

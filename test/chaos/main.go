@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command chaos migrates a guest back and forth between the two nodes of the local cluster. In each run it injects a fault: it kills a
-// process, or interrupts a connection, at a phase of the migration (docs/adr/0023-migration-protocol.md) that it derives from the run's
-// seed. README.md describes what it checks.
+// Command chaos migrates a guest back and forth between the two nodes of the local cluster. In each run it injects a
+// fault: it kills a process, or interrupts a connection, at a phase of the migration
+// (docs/adr/0023-migration-protocol.md) that it derives from the run's seed. README.md describes what it checks.
 package main
 
 import (
@@ -49,15 +49,22 @@ func main() {
 		Use: "chaos", Short: "Migrate a guest and inject faults", Args: cobra.NoArgs, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return test(cmd.Context(), o) },
 	}
-	cmd.Flags().IntVar(&o.runs, "runs", plan.Cells(), "number of migrations; the default is the number of pairs of a fault and a phase, each of which then occurs once")
-	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "seed of the first run, which each further run increments; 0 takes the current time")
+	cmd.Flags().IntVar(&o.runs, "runs", plan.Cells(),
+		"number of migrations; the default is the number of pairs of a fault and a phase, each of which then occurs once")
+	cmd.Flags().Uint64Var(&o.seed, "seed", 0,
+		"seed of the first run, which each further run increments; 0 takes the current time")
 	cmd.Flags().StringVar(&o.output, "output", ".bench/chaos.json", "file for the results")
-	cmd.Flags().StringVar(&o.evidence, "evidence", ".bench/chaos", "directory for journals, and for the logs and objects of failed runs")
+	cmd.Flags().StringVar(&o.evidence, "evidence", ".bench/chaos",
+		"directory for journals, and for the logs and objects of failed runs")
 	cmd.Flags().StringVar(&o.namespace, "namespace", "vireo-chaos", "namespace of the guest, which is created and removed")
-	cmd.Flags().StringVar(&o.cluster, "cluster", os.Getenv("VIREO_CLUSTER"), "program of the local cluster (hack/cluster/cluster)")
-	cmd.Flags().StringVar(&o.rootfs, "launcher-rootfs", os.Getenv("VIREO_LAUNCHER_ROOTFS"), "root file system of virt-launcher, with the QEMU of the self-test")
-	cmd.Flags().StringVar(&o.image, "kernel-image", "localhost/vireo/guest-small-kernel:dev", "image with the guest's kernel and initrd")
-	cmd.Flags().DurationVar(&o.bound, "bound", 90*time.Second, "how long after the repair of all faults the checks must pass")
+	cmd.Flags().StringVar(&o.cluster, "cluster", os.Getenv("VIREO_CLUSTER"),
+		"program of the local cluster (hack/cluster/cluster)")
+	cmd.Flags().StringVar(&o.rootfs, "launcher-rootfs", os.Getenv("VIREO_LAUNCHER_ROOTFS"),
+		"root file system of virt-launcher, with the QEMU of the self-test")
+	cmd.Flags().StringVar(&o.image, "kernel-image", "localhost/vireo/guest-small-kernel:dev",
+		"image with the guest's kernel and initrd")
+	cmd.Flags().DurationVar(&o.bound, "bound", 90*time.Second,
+		"how long after the repair of all faults the checks must pass")
 	err := cmd.ExecuteContext(ctx)
 	stop()
 	if err != nil {

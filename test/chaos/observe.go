@@ -96,7 +96,8 @@ func (o *observer) journal() []string {
 func (o *observer) begin(sourcePod types.UID, target string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.progress = &progress{sourcePod: sourcePod, target: target, reached: map[plan.Phase]chan struct{}{}, at: map[plan.Phase]time.Time{}}
+	o.progress = &progress{sourcePod: sourcePod, target: target, reached: map[plan.Phase]chan struct{}{},
+		at: map[plan.Phase]time.Time{}}
 	for _, p := range plan.Phases() {
 		o.progress.reached[p] = make(chan struct{})
 	}
@@ -139,7 +140,8 @@ func (o *observer) reach(p plan.Phase) {
 
 // follow watches the objects of a namespace until the context ends.
 func (o *observer) follow(ctx context.Context, api client.WithWatch, namespace string) {
-	for _, list := range []client.ObjectList{&corev1.PodList{}, &v1.VirtualMachineInstanceList{}, &v1.VirtualMachineInstanceMigrationList{}} {
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &v1.VirtualMachineInstanceList{},
+		&v1.VirtualMachineInstanceMigrationList{}} {
 		go func() {
 			for ctx.Err() == nil {
 				if stream, err := api.Watch(ctx, list, client.InNamespace(namespace)); err == nil {
@@ -196,7 +198,8 @@ func (o *observer) takesPart(pod *corev1.Pod) bool {
 
 // isTarget reports whether a Pod is the target of the migration.
 func (o *observer) isTarget(pod *corev1.Pod) bool {
-	return pod != nil && o.progress != nil && o.progress.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.progress.uid)
+	return pod != nil && o.progress != nil && o.progress.uid != "" &&
+		pod.Labels[v1.MigrationJobLabel] == string(o.progress.uid)
 }
 
 func (o *observer) handleVMI() {
@@ -231,7 +234,8 @@ func (o *observer) readTrace(t *trace.Trace) {
 }
 
 // verbs are the kinds of events in the journal, without the writes, which are too many.
-var verbs = map[oracle.Kind]string{oracle.Started: "started", oracle.Stopped: "stopped", oracle.Sending: "sends memory", oracle.Ended: "ended"}
+var verbs = map[oracle.Kind]string{oracle.Started: "started", oracle.Stopped: "stopped", oracle.Sending: "sends memory",
+	oracle.Ended: "ended"}
 
 func (o *observer) handleTrace(e oracle.Event) {
 	o.mu.Lock()
@@ -272,7 +276,8 @@ func (o *observer) advance(e oracle.Event, pod types.UID) {
 // podInCgroup matches the UID of a Pod in the name of a cgroup, for both cgroup drivers.
 var podInCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})`)
 
-// podOf returns the Pod of a process and true if the process is a QEMU of the guest, which has the guest's name in its command line.
+// podOf returns the Pod of a process and true if the process is a QEMU of the guest, which has the guest's name in its
+// command line.
 func (o *observer) podOf(e oracle.Event) (types.UID, bool) {
 	pod, known := o.qemus[e.Process]
 	if known || e.Kind == oracle.Ended || e.Kind == oracle.Lost {

@@ -44,7 +44,8 @@ type result struct {
 	Phase string `json:"phase"`
 	// Seconds are from the creation of the migration until all checks passed or the time was up.
 	Seconds float64 `json:"seconds"`
-	// DowntimeMS is the time from the stop of the source's CPUs to the start of the target's, 0 if the guest did not migrate.
+	// DowntimeMS is the time from the stop of the source's CPUs to the start of the target's, 0 if the guest did not
+	// migrate.
 	DowntimeMS float64  `json:"downtime_ms,omitempty"`
 	Failures   []string `json:"failures,omitempty"`
 	// Evidence is the directory with the logs and objects of a failed run.
@@ -62,8 +63,8 @@ func (r *result) fail(format string, args ...any) {
 	r.Failures = append(r.Failures, fmt.Sprintf(format, args...))
 }
 
-// killers are the faults that end the guest, each from the given phase on: the launcher exits with libvirtd, and QEMU is killed with the
-// launcher. The guest may be on the target from the transfer on.
+// killers are the faults that end the guest, each from the given phase on: the launcher exits with libvirtd, and QEMU
+// is killed with the launcher. The guest may be on the target from the transfer on.
 var killers = map[plan.Fault]plan.Phase{
 	plan.SourceLauncher: plan.Requested, plan.SourceLibvirtd: plan.Requested, plan.SourceQEMU: plan.Requested,
 	plan.TargetLauncher: plan.Transferring, plan.TargetLibvirtd: plan.Transferring, plan.TargetQEMU: plan.Transferring,
@@ -91,7 +92,8 @@ func (r *result) line() string {
 		}
 		faults = append(faults, text)
 	}
-	text := fmt.Sprintf("seed %d  %s  →  %s, %s, %.1fs", r.Seed, strings.Join(faults, ", "), r.Outcome, cmp.Or(r.Phase, "no phase"), r.Seconds)
+	text := fmt.Sprintf("seed %d  %s  →  %s, %s, %.1fs", r.Seed, strings.Join(faults, ", "), r.Outcome,
+		cmp.Or(r.Phase, "no phase"), r.Seconds)
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
@@ -227,7 +229,8 @@ func (r *report) table(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "m migrated %d, s stayed %d, r restarted %d, w waits with a reason %d, F failed %d; %d of %d pairs of a fault and a phase occurred. A run with two faults counts in two rows.\n",
+	_, err := fmt.Fprintf(out,
+		"m migrated %d, s stayed %d, r restarted %d, w waits with a reason %d, F failed %d; %d of %d pairs of a fault and a phase occurred. A run with two faults counts in two rows.\n",
 		all.Migrated, all.Stayed, all.Restarted, all.Waits, all.Failed, len(cells), r.Cells)
 	return err
 }

@@ -21,10 +21,13 @@ func happened(f plan.Fault, p plan.Phase) incident {
 
 func makeReport() *report {
 	r := &report{Seed: 7, Cells: plan.Cells()}
-	r.add(&result{Seed: 7, Outcome: migrated, Seconds: 4, Incidents: []incident{happened(plan.CutAgents, plan.Transferring)}})
-	r.add(&result{Seed: 8, Outcome: stayed, Seconds: 6, Incidents: []incident{happened(plan.CutAgents, plan.Transferring)}})
+	r.add(&result{Seed: 7, Outcome: migrated, Seconds: 4,
+		Incidents: []incident{happened(plan.CutAgents, plan.Transferring)}})
+	r.add(&result{Seed: 8, Outcome: stayed, Seconds: 6,
+		Incidents: []incident{happened(plan.CutAgents, plan.Transferring)}})
 	r.add(&result{Seed: 9, Outcome: restarted, Seconds: 20, Incidents: []incident{
-		happened(plan.SourceQEMU, plan.Started), {Fault: string(plan.TargetQEMU), Phase: plan.Owned.String(), Why: errNotReached.Error()},
+		happened(plan.SourceQEMU, plan.Started),
+		{Fault: string(plan.TargetQEMU), Phase: plan.Owned.String(), Why: errNotReached.Error()},
 	}})
 	return r
 }
@@ -89,7 +92,8 @@ func TestVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	var read report
-	if err := json.Unmarshal(text, &read); err != nil || len(read.Runs) != 3 || len(read.Summary) != 2 || read.Summary[0].Failed != 1 {
+	if err := json.Unmarshal(text, &read); err != nil || len(read.Runs) != 3 || len(read.Summary) != 2 ||
+		read.Summary[0].Failed != 1 {
 		t.Errorf("%v: %s", err, text)
 	}
 }
@@ -115,7 +119,8 @@ func TestKilledGuest(t *testing.T) {
 func TestCutRuleset(t *testing.T) {
 	got := cutRuleset(toAPIServer("10.200.0.1:6443"))
 	for _, want := range []string{
-		"table inet vireo_chaos {", "chain forward {\ntype filter hook forward priority -10; policy accept;\nip daddr 10.200.0.1 tcp dport 6443 drop",
+		"table inet vireo_chaos {",
+		"chain forward {\ntype filter hook forward priority -10; policy accept;\nip daddr 10.200.0.1 tcp dport 6443 drop",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)

@@ -71,7 +71,8 @@ func (h *harness) injectAll(ctx context.Context, p plan.Run, s *participants, r 
 	defer repairs.Wait()
 	for _, injection := range p.Injections {
 		h.observer.note("next: %s", injection)
-		done := incident{Fault: string(injection.Fault), Phase: injection.Phase.String(), DelayMS: injection.Delay.Milliseconds()}
+		done := incident{Fault: string(injection.Fault), Phase: injection.Phase.String(),
+			DelayMS: injection.Delay.Milliseconds()}
 		err := h.awaitPhase(ctx, injection, r.migration)
 		if err == nil {
 			err = h.inject(ctx, injection.Fault, s)
@@ -108,7 +109,8 @@ func (h *harness) awaitPhase(ctx context.Context, injection plan.Injection, migr
 		case <-reached:
 			return pause(ctx, injection.Delay)
 		case <-ticker.C:
-			if phase, err := h.phaseOf(ctx, migration); err == nil && (phase == v1.MigrationFailed || phase == v1.MigrationSucceeded) {
+			if phase, err := h.phaseOf(ctx, migration); err == nil &&
+				(phase == v1.MigrationFailed || phase == v1.MigrationSucceeded) {
 				return errNotReached
 			}
 		case <-deadline:
@@ -161,7 +163,8 @@ func (h *harness) checkUntilBound(ctx context.Context, r *result, f *facts, boot
 	}
 }
 
-// check updates the facts and returns what is missing. The slow check for leftovers is skipped while something else is missing, except the last time.
+// check updates the facts and returns what is missing. The slow check for leftovers is skipped while something else is
+// missing, except the last time.
 func (h *harness) check(ctx context.Context, f *facts, records, boots int, last bool, r *result) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -211,8 +214,8 @@ func (h *harness) check(ctx context.Context, f *facts, records, boots int, last 
 	return f.missing(), nil
 }
 
-// refused reports whether a kubelet did not admit a Pod: after a restart it admits all Pods again, and ends those for which it has not
-// detected enough devices yet, also if they run (its AdmissionFailureReason and OutOf… reasons).
+// refused reports whether a kubelet did not admit a Pod: after a restart it admits all Pods again, and ends those for
+// which it has not detected enough devices yet, also if they run (its AdmissionFailureReason and OutOf… reasons).
 func refused(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Reason, "OutOf") || pod.Status.Reason == "UnexpectedAdmissionError"
 }
@@ -226,7 +229,8 @@ func (h *harness) readObjects(ctx context.Context, f *facts, r *result) (err err
 		f.phase = h.observer.lastPhase()
 	}
 	instance := &v1.VirtualMachineInstance{}
-	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName}, instance); client.IgnoreNotFound(err) != nil {
+	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName},
+		instance); client.IgnoreNotFound(err) != nil {
 		return err
 	}
 	f.instance, f.status, f.owner = instance.UID, instance.Status.Phase, instance.Status.NodeName

@@ -38,8 +38,8 @@ type facts struct {
 	// source and target are the nodes; before is the UID of the VMI when the run began.
 	source, target string
 	before         types.UID
-	// phase is the last known phase of the migration; gone is set if the migration is deleted, as it is with its VMI. instance, status,
-	// owner (the node) and ready are of the VMI; reason is why it does not run, by its conditions.
+	// phase is the last known phase of the migration; gone is set if the migration is deleted, as it is with its VMI.
+	// instance, status, owner (the node) and ready are of the VMI; reason is why it does not run, by its conditions.
 	phase         v1.VirtualMachineInstanceMigrationPhase
 	gone          bool
 	instance      types.UID
@@ -77,8 +77,10 @@ func (f *facts) missing() []string {
 	if len(f.qemus) == 1 {
 		q := f.qemus[0]
 		add(q.node != f.owner, "the QEMU is on %s, and the node of the VMI is %s", q.node, f.owner)
-		add(!slices.Equal(f.executing, []int{q.process}), "QEMU %d is running, and by the kernel's trace %v execute", q.process, f.executing)
-		add(f.records < 2 || f.writer != q.process, "the guest does not write: %d records, the last by %d", f.records, f.writer)
+		add(!slices.Equal(f.executing, []int{q.process}), "QEMU %d is running, and by the kernel's trace %v execute",
+			q.process, f.executing)
+		add(f.records < 2 || f.writer != q.process, "the guest does not write: %d records, the last by %d", f.records,
+			f.writer)
 	}
 	all = append(all, f.leftovers...)
 	add(len(f.notReady) > 0, "not running: %s", strings.Join(f.notReady, ", "))
@@ -118,5 +120,6 @@ func (f *facts) contradictions(guestKilled bool) []string {
 
 // excused reports whether a guest that does not run is accepted: its status gives the cause, and all other checks pass.
 func (f *facts) excused() bool {
-	return f.instance != "" && f.status != v1.Running && f.reason != "" && len(f.qemus) <= 1 && len(f.executing) <= 1 && len(f.leftovers) == 0
+	return f.instance != "" && f.status != v1.Running && f.reason != "" && len(f.qemus) <= 1 && len(f.executing) <= 1 &&
+		len(f.leftovers) == 0
 }

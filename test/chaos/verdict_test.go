@@ -13,8 +13,10 @@ import (
 // success returns the facts after a successful migration, with changes.
 func success(changes ...func(*facts)) *facts {
 	f := &facts{
-		source: "node1", target: "node2", before: "a", phase: v1.MigrationSucceeded, instance: "a", status: v1.Running, owner: "node2",
-		ready: true, pods: []string{"virt-launcher-2"}, qemus: []qemu{{7, "node2"}}, executing: []int{7}, writer: 7, records: 5,
+		source: "node1", target: "node2", before: "a", phase: v1.MigrationSucceeded, instance: "a", status: v1.Running,
+		owner: "node2",
+		ready: true, pods: []string{"virt-launcher-2"}, qemus: []qemu{{7, "node2"}}, executing: []int{7}, writer: 7,
+		records: 5,
 	}
 	for _, change := range changes {
 		change(f)

@@ -52,7 +52,8 @@ func render(t *testing.T, values map[string]any, in string) (map[string]object, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := util.ToRenderValues(chart, values, common.ReleaseOptions{Name: "vireo", Namespace: in, IsInstall: true}, common.DefaultCapabilities)
+	all, err := util.ToRenderValues(chart, values, common.ReleaseOptions{Name: "vireo", Namespace: in, IsInstall: true},
+		common.DefaultCapabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,8 @@ func kustomize(t *testing.T) map[string]object {
 	t.Helper()
 	objects := map[string]object{}
 	for _, dir := range []string{"default", "network-policy"} {
-		result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root, "config", dir))
+		result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
+			filepath.Join(root, "config", dir))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +123,8 @@ func kustomize(t *testing.T) map[string]object {
 // own are the objects that only the chart has.
 var own = []string{
 	"ConfigMap kubevirt/vireo-kubevirt", "Job kubevirt/vireo-apply-kubevirt", "Job kubevirt/vireo-delete-kubevirt",
-	"ServiceAccount kubevirt/vireo-installation", "Role kubevirt/vireo-installation", "RoleBinding kubevirt/vireo-installation",
+	"ServiceAccount kubevirt/vireo-installation", "Role kubevirt/vireo-installation",
+	"RoleBinding kubevirt/vireo-installation",
 }
 
 func TestChartInstallsWhatConfigDoes(t *testing.T) {
@@ -136,7 +139,8 @@ func TestChartInstallsWhatConfigDoes(t *testing.T) {
 	for name, o := range got {
 		metadata, _ := o["metadata"].(object)
 		annotations, _ := metadata["annotations"].(object)
-		if kept := annotations[policy] == "keep"; kept != (strings.HasPrefix(name, "CustomResourceDefinition ") || strings.HasPrefix(name, "Namespace ")) {
+		if kept := annotations[policy] == "keep"; kept != (strings.HasPrefix(name, "CustomResourceDefinition ") ||
+			strings.HasPrefix(name, "Namespace ")) {
 			t.Errorf("%s is kept when the release is removed: %t", name, kept)
 		}
 		delete(annotations, policy)
@@ -186,7 +190,8 @@ func TestValuesHaveEffects(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"replicas: 3\n", "nodeSelector:\n        a: b\n", "- operator: Exists\n", "nodeAffinity: {}\n", "memory: 3Gi\n", "imagePullPolicy: Always\n",
+		"replicas: 3\n", "nodeSelector:\n        a: b\n", "- operator: Exists\n", "nodeAffinity: {}\n", "memory: 3Gi\n",
+		"imagePullPolicy: Always\n",
 		"imagePullSecrets:\n      - name: registry\n", "image: example.com:5000/v/virt-controller:v0.1.0\n",
 		"value: example.com:5000/v/virt-api@" + digest + "\n",
 	} {
@@ -236,7 +241,8 @@ func TestMonitoring(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"- --port\n        - \"8443\"\n        - --metrics-authorization\n", "- name: OTEL_TRACES_SAMPLER\n          value: always_on\n",
+		"- --port\n        - \"8443\"\n        - --metrics-authorization\n",
+		"- name: OTEL_TRACES_SAMPLER\n          value: always_on\n",
 		"- name: RUNBOOK_URL_TEMPLATE\n          value: https://example.com/%s\n", "- name: VIRT_BROKER_IMAGE\n",
 	} {
 		if !strings.Contains(string(deployment), want) {
@@ -244,7 +250,8 @@ func TestMonitoring(t *testing.T) {
 		}
 	}
 	data, _ := objects["ConfigMap kubevirt/vireo-kubevirt"]["data"].(object)
-	if text, _ := data["kubevirt.yaml"].(string); !strings.Contains(text, "spec:\n  monitorAccount: own\n  monitorNamespace: prometheus") {
+	if text, _ := data["kubevirt.yaml"].(string); !strings.Contains(text,
+		"spec:\n  monitorAccount: own\n  monitorNamespace: prometheus") {
 		t.Errorf("the KubeVirt object is\n%s", text)
 	}
 	expectAggregation(t, objects, "false")
@@ -252,7 +259,8 @@ func TestMonitoring(t *testing.T) {
 
 // TestReusedValues checks values that an earlier chart did not have, which --reuse-values does not add.
 func TestReusedValues(t *testing.T) {
-	objects := mustRender(t, map[string]any{"roles": nil, "monitoring": nil, "controller": map[string]any{"env": nil}}, namespace)
+	objects := mustRender(t, map[string]any{"roles": nil, "monitoring": nil, "controller": map[string]any{"env": nil}},
+		namespace)
 	if diff := cmp.Diff(mustRender(t, nil, namespace), objects); diff != "" {
 		t.Errorf("(-defaults +got):\n%s", diff)
 	}
@@ -274,7 +282,8 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 	for name := range mustRender(t, map[string]any{
 		"crds": map[string]any{"enabled": false}, "kubevirt": map[string]any{"create": false},
 	}, namespace) {
-		for _, kind := range []string{"CustomResourceDefinition", "ConfigMap", "NetworkPolicy", "ServiceMonitor", "Namespace", "Job kubevirt/vireo-apply"} {
+		for _, kind := range []string{"CustomResourceDefinition", "ConfigMap", "NetworkPolicy", "ServiceMonitor", "Namespace",
+			"Job kubevirt/vireo-apply"} {
 			if strings.HasPrefix(name, kind) {
 				t.Errorf("the chart has %s", name)
 			}
@@ -339,7 +348,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestTheReleaseFits checks the size of the Secret in which Helm stores a release: its chart, values and manifests, as compressed JSON.
+// TestTheReleaseFits checks the size of the Secret in which Helm stores a release: its chart, values and manifests, as
+// compressed JSON.
 func TestTheReleaseFits(t *testing.T) {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)

@@ -52,7 +52,8 @@ func template(name string) *v1.VirtualMachineInstanceTemplateSpec {
 }
 
 func newVM(name string, strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
-	return &v1.VirtualMachine{ObjectMeta: meta1(name), Spec: v1.VirtualMachineSpec{RunStrategy: &strategy, Template: template(name)}}
+	return &v1.VirtualMachine{ObjectMeta: meta1(name),
+		Spec: v1.VirtualMachineSpec{RunStrategy: &strategy, Template: template(name)}}
 }
 
 func newVMI(name string) *v1.VirtualMachineInstance {
@@ -70,7 +71,8 @@ func TestKinds(t *testing.T) {
 		replicas := int32(3)
 		testKind(t, kubevirt.ReplicaSet(namespace), &v1.VirtualMachineInstanceReplicaSet{
 			ObjectMeta: meta1("kind"), Spec: v1.VirtualMachineInstanceReplicaSetSpec{
-				Replicas: &replicas, Template: template("kind"), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kind"}},
+				Replicas: &replicas, Template: template("kind"),
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kind"}},
 			},
 		})
 	})
@@ -87,21 +89,26 @@ func TestKinds(t *testing.T) {
 		})
 	})
 	size := instancetypev1beta1.VirtualMachineInstancetypeSpec{
-		CPU: instancetypev1beta1.CPUInstancetype{Guest: 2}, Memory: instancetypev1beta1.MemoryInstancetype{Guest: resourceapi.MustParse("1Gi")},
+		CPU:    instancetypev1beta1.CPUInstancetype{Guest: 2},
+		Memory: instancetypev1beta1.MemoryInstancetype{Guest: resourceapi.MustParse("1Gi")},
 	}
 	everywhere := meta1("kind")
 	everywhere.Namespace = ""
 	t.Run("VirtualMachineInstancetype", func(t *testing.T) {
-		testKind(t, kubevirt.VirtualMachineInstancetype(namespace), &instancetypev1beta1.VirtualMachineInstancetype{ObjectMeta: meta1("kind"), Spec: size})
+		testKind(t, kubevirt.VirtualMachineInstancetype(namespace),
+			&instancetypev1beta1.VirtualMachineInstancetype{ObjectMeta: meta1("kind"), Spec: size})
 	})
 	t.Run("VirtualMachineClusterInstancetype", func(t *testing.T) {
-		testKind(t, kubevirt.VirtualMachineClusterInstancetype(), &instancetypev1beta1.VirtualMachineClusterInstancetype{ObjectMeta: everywhere, Spec: size})
+		testKind(t, kubevirt.VirtualMachineClusterInstancetype(),
+			&instancetypev1beta1.VirtualMachineClusterInstancetype{ObjectMeta: everywhere, Spec: size})
 	})
 	t.Run("VirtualMachinePreference", func(t *testing.T) {
-		testKind(t, kubevirt.VirtualMachinePreference(namespace), &instancetypev1beta1.VirtualMachinePreference{ObjectMeta: meta1("kind")})
+		testKind(t, kubevirt.VirtualMachinePreference(namespace),
+			&instancetypev1beta1.VirtualMachinePreference{ObjectMeta: meta1("kind")})
 	})
 	t.Run("VirtualMachineClusterPreference", func(t *testing.T) {
-		testKind(t, kubevirt.VirtualMachineClusterPreference(), &instancetypev1beta1.VirtualMachineClusterPreference{ObjectMeta: everywhere})
+		testKind(t, kubevirt.VirtualMachineClusterPreference(),
+			&instancetypev1beta1.VirtualMachineClusterPreference{ObjectMeta: everywhere})
 	})
 	t.Run("VirtualMachineInstanceMigration", func(t *testing.T) {
 		testKind(t, kubevirt.VirtualMachineInstanceMigration(namespace), &v1.VirtualMachineInstanceMigration{
@@ -109,9 +116,11 @@ func TestKinds(t *testing.T) {
 		})
 	})
 	t.Run("MigrationPolicy", func(t *testing.T) {
-		testKind(t, kubevirt.MigrationPolicy(), &migrationsv1alpha1.MigrationPolicy{ObjectMeta: everywhere, Spec: migrationsv1alpha1.MigrationPolicySpec{
-			Selectors: &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: migrationsv1alpha1.LabelSelector{"size": "large"}},
-		}})
+		testKind(t, kubevirt.MigrationPolicy(),
+			&migrationsv1alpha1.MigrationPolicy{ObjectMeta: everywhere, Spec: migrationsv1alpha1.MigrationPolicySpec{
+				Selectors: &migrationsv1alpha1.Selectors{
+					VirtualMachineInstanceSelector: migrationsv1alpha1.LabelSelector{"size": "large"}},
+			}})
 	})
 	t.Run("KubeVirt", func(t *testing.T) {
 		testKind(t, kubevirt.KubeVirt(namespace), &v1.KubeVirt{ObjectMeta: meta1("kind")})

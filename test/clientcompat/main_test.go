@@ -85,7 +85,8 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	controller := rest.CopyConfig(config)
-	controller.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kubevirt:kubevirt-controller", Groups: []string{"system:masters"}}
+	controller.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kubevirt:kubevirt-controller",
+		Groups: []string{"system:masters"}}
 	if component, err = kubecli.GetKubevirtClientFromRESTConfig(controller); err != nil {
 		return 0, err
 	}

@@ -158,7 +158,8 @@ func fill(v reflect.Value) {
 		*of = corev1.ConditionTrue
 		return
 	case *metav1.Condition:
-		*of = metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "ready", LastTransitionTime: now, ObservedGeneration: 1}
+		*of = metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "ready",
+			LastTransitionTime: now, ObservedGeneration: 1}
 		return
 	}
 	switch v.Kind() {

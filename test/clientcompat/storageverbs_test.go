@@ -46,14 +46,16 @@ func TestMemoryDumps(t *testing.T) {
 	if request.ClaimName != "memory" || request.Phase != v1.MemoryDumpAssociating || request.Remove {
 		t.Errorf("the request is %+v", request)
 	}
-	expectCode(t, "dump again", dump("dumped", "memory"), http.StatusConflict, "memory dump request for pvc [memory] already in progress")
+	expectCode(t, "dump again", dump("dumped", "memory"), http.StatusConflict,
+		"memory dump request for pvc [memory] already in progress")
 	expectCode(t, "dump elsewhere", dump("dumped", "other"), http.StatusConflict,
 		"can't request memory dump for pvc [other] while pvc [memory] is still associated as the memory dump pvc")
 
 	// virt-controller reports the dump.
 	start, end := metav1.Unix(1_700_000_000, 0), metav1.Unix(1_700_000_060, 0)
 	done := &v1.VirtualMachineMemoryDumpRequest{
-		ClaimName: "memory", Phase: v1.MemoryDumpCompleted, StartTimestamp: &start, EndTimestamp: &end, FileName: pointer("file"), Message: "done",
+		ClaimName: "memory", Phase: v1.MemoryDumpCompleted, StartTimestamp: &start, EndTimestamp: &end,
+		FileName: pointer("file"), Message: "done",
 	}
 	vm.Status.MemoryDumpRequest = done
 	if _, err := vms.UpdateStatus(ctx, vm, metav1.UpdateOptions{}); err != nil {
@@ -62,7 +64,8 @@ func TestMemoryDumps(t *testing.T) {
 	_, request = read()
 	expectSameJSON(t, "the request that is done", request, done)
 	expectNone(t, "dump to the same claim, without its name", dump("dumped", ""))
-	if _, request = read(); request.ClaimName != "memory" || request.Phase != v1.MemoryDumpAssociating || request.FileName != nil {
+	if _, request = read(); request.ClaimName != "memory" || request.Phase != v1.MemoryDumpAssociating ||
+		request.FileName != nil {
 		t.Errorf("the next request is %+v", request)
 	}
 
@@ -83,7 +86,8 @@ func TestErrorsOfFreezes(t *testing.T) {
 	}
 	expectCode(t, "freeze nothing", vmis.Freeze(ctx, "none", time.Minute), http.StatusNotFound, noVMI)
 	expectCode(t, "thaw nothing", vmis.Unfreeze(ctx, "none"), http.StatusNotFound, noVMI)
-	expectCode(t, "freeze what does not run", vmis.Freeze(ctx, "unborn", time.Minute), http.StatusConflict, "VM is not running")
+	expectCode(t, "freeze what does not run", vmis.Freeze(ctx, "unborn", time.Minute), http.StatusConflict,
+		"VM is not running")
 	expectCode(t, "thaw what does not run", vmis.Unfreeze(ctx, "unborn"), http.StatusConflict, "VMI is not running")
 }
 
@@ -93,7 +97,8 @@ func TestObjectGraphs(t *testing.T) {
 	vms := kubevirt.VirtualMachine(namespace)
 	vm := newVM("graphed", v1.RunStrategyHalted)
 	vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "large"}
-	claim := &v1.PersistentVolumeClaimVolumeSource{PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}
+	claim := &v1.PersistentVolumeClaimVolumeSource{
+		PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}
 	vm.Spec.Template.Spec.Volumes = []v1.Volume{
 		{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}},
 		{Name: "files", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "files"}}},

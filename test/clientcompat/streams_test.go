@@ -87,7 +87,8 @@ func TestStream(t *testing.T) {
 	_ = typing.Close()
 }
 
-// TestConsoleTakeover expects what KubeVirt's conformance test 1591 does: the connection breaks, and the last line is the reason.
+// TestConsoleTakeover expects what KubeVirt's conformance test 1591 does: the connection breaks, and the last line is
+// the reason.
 func TestConsoleTakeover(t *testing.T) {
 	runVM(t, "taken", v1.RunStrategyAlways)
 	stream, err := kubevirt.VirtualMachineInstance(namespace).SerialConsole("taken", nil)
@@ -124,7 +125,8 @@ func TestErrorsOfStreams(t *testing.T) {
 	} {
 		_, err := vmis.PortForward(name, 22, "tcp")
 		var streamError *kvcorev1.AsyncSubresourceError
-		if !errors.As(err, &streamError) || streamError.GetStatusCode() != tc.code || !strings.Contains(err.Error(), tc.message) {
+		if !errors.As(err, &streamError) || streamError.GetStatusCode() != tc.code ||
+			!strings.Contains(err.Error(), tc.message) {
 			t.Errorf("%s: got %v, want %d %q", name, err, tc.code, tc.message)
 		}
 	}

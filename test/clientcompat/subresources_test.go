@@ -27,7 +27,9 @@ import (
 const node = "node1"
 
 // runVM creates a VM and its VMI with the status of a running one.
-func runVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy, conditions ...v1.VirtualMachineInstanceConditionType) {
+func runVM(
+	t *testing.T, name string, strategy v1.VirtualMachineRunStrategy, conditions ...v1.VirtualMachineInstanceConditionType,
+) {
 	t.Helper()
 	ctx := t.Context()
 	vm, err := kubevirt.VirtualMachine(namespace).Create(ctx, newVM(name, strategy), metav1.CreateOptions{})
@@ -47,16 +49,19 @@ func runVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy, con
 		t.Fatal(err)
 	}
 	status := v1.VirtualMachineInstanceStatus{
-		Phase: v1.Running, NodeName: node, Interfaces: []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.7"}},
+		Phase: v1.Running, NodeName: node,
+		Interfaces: []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.7"}},
 	}
 	for _, kind := range conditions {
-		status.Conditions = append(status.Conditions, v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
+		status.Conditions = append(status.Conditions,
+			v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
 	}
 	patch, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = kubevirt.VirtualMachineInstance(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = kubevirt.VirtualMachineInstance(namespace).Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +103,15 @@ func TestVirtualMachine(t *testing.T) {
 	expectCode(t, "start nothing", vms.Start(ctx, "none", &v1.StartOptions{}), http.StatusNotFound, `virtualmachine.kubevirt.io "none" not found`)
 
 	runVM(t, "manual", v1.RunStrategyManual)
-	expectCode(t, "start a running VM", vms.Start(ctx, "manual", &v1.StartOptions{}), http.StatusConflict, "VM is already running")
+	expectCode(t, "start a running VM", vms.Start(ctx, "manual", &v1.StartOptions{}), http.StatusConflict,
+		"VM is already running")
 	grace := int64(0)
 	expectNone(t, "restart", vms.Restart(ctx, "manual", &v1.RestartOptions{DryRun: []string{metav1.DryRunAll}}))
 	expectNone(t, "restart", vms.Restart(ctx, "manual", &v1.RestartOptions{GracePeriodSeconds: &grace}))
 	expectNone(t, "stop", vms.Stop(ctx, "manual", &v1.StopOptions{GracePeriod: &grace}))
 	stopped, err := vms.Get(ctx, "manual", metav1.GetOptions{})
-	if err != nil || len(stopped.Status.StateChangeRequests) != 1 || stopped.Status.StateChangeRequests[0].Action != v1.StopRequest {
+	if err != nil || len(stopped.Status.StateChangeRequests) != 1 ||
+		stopped.Status.StateChangeRequests[0].Action != v1.StopRequest {
 		t.Errorf("stop: %v %v", stopped.Status.StateChangeRequests, err)
 	}
 	expectNone(t, "migrate", vms.Migrate(ctx, "manual", &v1.MigrateOptions{}))
@@ -120,11 +127,15 @@ func TestVirtualMachine(t *testing.T) {
 	if err != nil || graph.ObjectReference.Name != "manual" || len(graph.Children) == 0 {
 		t.Errorf("objectgraph: %v %v", graph, err)
 	}
-	expectNone(t, "evacuate/cancel", vms.EvacuateCancel(ctx, "manual", &v1.EvacuateCancelOptions{EvacuationNodeName: node}))
-	expectCode(t, "addvolume", vms.AddVolume(ctx, "manual", &v1.AddVolumeOptions{}), http.StatusBadRequest, "AddVolumeOptions requires name to be set")
-	expectCode(t, "removevolume", vms.RemoveVolume(ctx, "manual", &v1.RemoveVolumeOptions{Name: "none"}), http.StatusConflict,
+	expectNone(t, "evacuate/cancel",
+		vms.EvacuateCancel(ctx, "manual", &v1.EvacuateCancelOptions{EvacuationNodeName: node}))
+	expectCode(t, "addvolume", vms.AddVolume(ctx, "manual", &v1.AddVolumeOptions{}), http.StatusBadRequest,
+		"AddVolumeOptions requires name to be set")
+	expectCode(t, "removevolume", vms.RemoveVolume(ctx, "manual", &v1.RemoveVolumeOptions{Name: "none"}),
+		http.StatusConflict,
 		"Unable to remove volume [none] because it does not exist")
-	expectCode(t, "memorydump", vms.MemoryDump(ctx, "manual", &v1.VirtualMachineMemoryDumpRequest{}), http.StatusBadRequest,
+	expectCode(t, "memorydump", vms.MemoryDump(ctx, "manual", &v1.VirtualMachineMemoryDumpRequest{}),
+		http.StatusBadRequest,
 		"Memory dump requires claim name to be set")
 	expectCode(t, "removememorydump", vms.RemoveMemoryDump(ctx, "manual"), http.StatusConflict, "no association found")
 }
@@ -146,8 +157,10 @@ func TestVirtualMachineInstance(t *testing.T) {
 	} {
 		expectNone(t, what, err)
 	}
-	expectCode(t, "pause what is paused", vmis.Pause(ctx, "paused", &v1.PauseOptions{}), http.StatusConflict, "VMI is already paused")
-	expectCode(t, "unpause what runs", vmis.Unpause(ctx, "runs", &v1.UnpauseOptions{}), http.StatusConflict, "VMI is not paused")
+	expectCode(t, "pause what is paused", vmis.Pause(ctx, "paused", &v1.PauseOptions{}), http.StatusConflict,
+		"VMI is already paused")
+	expectCode(t, "unpause what runs", vmis.Unpause(ctx, "runs", &v1.UnpauseOptions{}), http.StatusConflict,
+		"VMI is not paused")
 	expectCode(t, "pause nothing", vmis.Pause(ctx, "none", &v1.PauseOptions{}), http.StatusNotFound, `virtualmachineinstance.kubevirt.io "none" not found`)
 
 	info, err := vmis.GuestOsInfo(ctx, "runs")
@@ -188,7 +201,8 @@ func expectNotImplemented(t *testing.T, ctx context.Context) { //nolint:revive /
 		"sev/setupsession":           vmis.SEVSetupSession(ctx, "runs", &v1.SEVSessionOptions{}),
 		"sev/injectlaunchsecret":     vmis.SEVInjectLaunchSecret(ctx, "runs", &v1.SEVSecretOptions{}),
 	} {
-		expectCode(t, what, err, http.StatusNotImplemented, "virtualmachineinstances/"+what+" is not implemented by Vireo yet")
+		expectCode(t, what, err, http.StatusNotImplemented,
+			"virtualmachineinstances/"+what+" is not implemented by Vireo yet")
 	}
 }
 
@@ -198,7 +212,8 @@ func TestCluster(t *testing.T) {
 		t.Errorf("version: %v %v", version, err)
 	}
 	const noMessage = "" // the client does not decode the Status of raw responses
-	if image, err := kubevirt.GuestfsVersion().Get(); err != nil || *image != (kubecli.GuestfsInfo{Registry: "registry.example/vireo", Tag: "v1"}) {
+	if image, err := kubevirt.GuestfsVersion().Get(); err != nil ||
+		*image != (kubecli.GuestfsInfo{Registry: "registry.example/vireo", Tag: "v1"}) {
 		t.Errorf("guestfs: %+v %v", image, err)
 	}
 	const disabled = `profiler. "ClusterProfiler" feature gate must be enabled`
@@ -215,18 +230,21 @@ func TestCluster(t *testing.T) {
 	typed.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "expanded"}
 	_, err = kubevirt.ExpandSpec(namespace).ForVirtualMachine(typed)
 	expectCode(t, "expand-vm-spec", err, http.StatusBadRequest, `"expanded" not found`)
-	if _, err := kubevirt.VirtualMachineClusterInstancetype().Create(t.Context(), &instancetypev1beta1.VirtualMachineClusterInstancetype{
-		ObjectMeta: metav1.ObjectMeta{Name: "expanded"}, Spec: instancetypev1beta1.VirtualMachineInstancetypeSpec{
-			CPU: instancetypev1beta1.CPUInstancetype{Guest: 2}, Memory: instancetypev1beta1.MemoryInstancetype{Guest: resourceapi.MustParse("1Gi")},
-		},
-	}, metav1.CreateOptions{}); err != nil {
+	if _, err := kubevirt.VirtualMachineClusterInstancetype().Create(t.Context(),
+		&instancetypev1beta1.VirtualMachineClusterInstancetype{
+			ObjectMeta: metav1.ObjectMeta{Name: "expanded"}, Spec: instancetypev1beta1.VirtualMachineInstancetypeSpec{
+				CPU:    instancetypev1beta1.CPUInstancetype{Guest: 2},
+				Memory: instancetypev1beta1.MemoryInstancetype{Guest: resourceapi.MustParse("1Gi")},
+			},
+		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	expanded, err = kubevirt.ExpandSpec(namespace).ForVirtualMachine(typed)
 	if err != nil || expanded.Spec.Instancetype != nil || expanded.Spec.Template.Spec.Domain.CPU.Sockets != 2 {
 		t.Errorf("expand-vm-spec: %v", err)
 	}
-	if _, err := kubevirt.RestClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/healthz").DoRaw(t.Context()); err != nil {
+	if _, err := kubevirt.RestClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/healthz").DoRaw(
+		t.Context()); err != nil {
 		t.Errorf("healthz: %v", err)
 	}
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command clientworld is the cluster for test/clientcompat. It is a separate process because KubeVirt's client needs older
-// Kubernetes libraries. It runs an API server with the CRDs, the policy for status and the webhooks for the kinds of storage, virt-api
-// behind the aggregation layer, and the agent of one node, which echoes. It writes an administrator's kubeconfig to the file that is its
-// argument, prints "ready", and runs until its standard input is closed. KUBEBUILDER_ASSETS is the directory of the API server.
+// Command clientworld is the cluster for test/clientcompat. It is a separate process because KubeVirt's client needs
+// older Kubernetes libraries. It runs an API server with the CRDs, the policy for status and the webhooks for the kinds
+// of storage, virt-api behind the aggregation layer, and the agent of one node, which echoes. It writes an
+// administrator's kubeconfig to the file that is its argument, prints "ready", and runs until its standard input is
+// closed. KUBEBUILDER_ASSETS is the directory of the API server.
 package main
 
 import (

@@ -29,8 +29,8 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// storageGroups are the API groups whose webhooks run. Those of VMs, VMIs and migrations do not: the tests write these objects as the
-// components do.
+// storageGroups are the API groups whose webhooks run. Those of VMs, VMIs and migrations do not: the tests write these
+// objects as the components do.
 var storageGroups = []string{snapshot.GroupName, clone.GroupName, export.GroupName, backup.GroupName}
 
 // storageWebhooks returns the webhooks of a manifest that are called for objects of storageGroups.
@@ -45,8 +45,10 @@ func storageWebhooks(file string) (envtest.WebhookInstallOptions, error) {
 		})
 	}
 	mutating, validating := options.MutatingWebhooks[0], options.ValidatingWebhooks[0]
-	mutating.Webhooks = slices.DeleteFunc(mutating.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return other(w.Rules) })
-	validating.Webhooks = slices.DeleteFunc(validating.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return other(w.Rules) })
+	mutating.Webhooks = slices.DeleteFunc(mutating.Webhooks,
+		func(w admissionregistrationv1.MutatingWebhook) bool { return other(w.Rules) })
+	validating.Webhooks = slices.DeleteFunc(validating.Webhooks,
+		func(w admissionregistrationv1.ValidatingWebhook) bool { return other(w.Rules) })
 	return options, nil
 }
 
@@ -69,7 +71,8 @@ func (w *world) startWebhooks(ctx context.Context, scheme *runtime.Scheme) error
 		return err
 	}
 	if err := webhookv1.SetupWithManager(manager, webhookv1.Options{
-		Config: gates{settings()}, TrustedUsers: webhookv1.ServiceAccounts(rights.Namespace, string(rights.Controller)), LiveMigration: true,
+		Config: gates{settings()}, TrustedUsers: webhookv1.ServiceAccounts(rights.Namespace, string(rights.Controller)),
+		LiveMigration: true,
 	}); err != nil {
 		return err
 	}

@@ -86,8 +86,8 @@ func (w *world) cleanup() {
 func (w *world) start(ctx context.Context) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, snapshotv1beta1.AddToScheme, backupv1alpha1.AddToScheme,
-		clonev1beta1.AddToScheme, exportv1.AddToScheme,
+		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, snapshotv1beta1.AddToScheme,
+		backupv1alpha1.AddToScheme, clonev1beta1.AddToScheme, exportv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return err
@@ -119,19 +119,20 @@ func (w *world) start(ctx context.Context) error {
 	if err := w.serve(ctx, agents); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, readyTimeout, true, func(ctx context.Context) (bool, error) {
-		for _, version := range subresource.Versions {
-			_, err := w.discovery.RESTClient().Get().AbsPath("/apis", subresource.GroupName, version, "version").DoRaw(ctx)
-			if err != nil {
-				return false, nil //nolint:nilerr // not yet
+	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, readyTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			for _, version := range subresource.Versions {
+				_, err := w.discovery.RESTClient().Get().AbsPath("/apis", subresource.GroupName, version, "version").DoRaw(ctx)
+				if err != nil {
+					return false, nil //nolint:nilerr // not yet
+				}
 			}
-		}
-		return true, nil
-	})
+			return true, nil
+		})
 }
 
-// denyStatus installs the policy by which only the components write status, without its rules for VMs and VMIs, whose status the tests write in
-// place of the components. It returns when the API server follows it.
+// denyStatus installs the policy by which only the components write status, without its rules for VMs and VMIs, whose
+// status the tests write in place of the components. It returns when the API server follows it.
 func (w *world) denyStatus(ctx context.Context) error {
 	if err := rights.CreateFile(ctx, w.client, filepath.Join("config", "admission", "status.yaml")); err != nil {
 		return err
@@ -141,9 +142,10 @@ func (w *world) denyStatus(ctx context.Context) error {
 		return err
 	}
 	matched := policy.Spec.MatchConstraints
-	matched.ResourceRules = slices.DeleteFunc(matched.ResourceRules, func(rule admissionregistrationv1.NamedRuleWithOperations) bool {
-		return slices.Contains(rule.APIGroups, v1.GroupVersion.Group)
-	})
+	matched.ResourceRules = slices.DeleteFunc(matched.ResourceRules,
+		func(rule admissionregistrationv1.NamedRuleWithOperations) bool {
+			return slices.Contains(rule.APIGroups, v1.GroupVersion.Group)
+		})
 	if err := w.client.Update(ctx, policy); err != nil {
 		return err
 	}
@@ -152,7 +154,8 @@ func (w *world) denyStatus(ctx context.Context) error {
 		RunStrategy: ptr.To(v1.RunStrategyHalted), Template: &v1.VirtualMachineInstanceTemplateSpec{},
 	}}
 	snapshot := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta, Spec: snapshotv1beta1.VirtualMachineSnapshotSpec{
-		Source: corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: vm.Name},
+		Source: corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine",
+			Name: vm.Name},
 	}}
 	objects := []client.Object{vm, snapshot}
 	for _, object := range objects {
@@ -182,12 +185,16 @@ func (w *world) startAgent(ctx context.Context) (*agentclient.Client, error) {
 	a := fakeagent.Start(w, node)
 	a.Stream(agentapi.Console, console)
 	a.SetResponse(agentapi.GuestOSInfo, v1.VirtualMachineInstanceGuestAgentInfo{Hostname: "guest", GAVersion: "10.0"})
-	a.SetResponse(agentapi.UserList, v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
-	a.SetResponse(agentapi.FilesystemList, v1.VirtualMachineInstanceFileSystemList{Items: []v1.VirtualMachineInstanceFileSystem{{DiskName: "vda1"}}})
+	a.SetResponse(agentapi.UserList,
+		v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
+	a.SetResponse(agentapi.FilesystemList,
+		v1.VirtualMachineInstanceFileSystemList{Items: []v1.VirtualMachineInstanceFileSystem{{DiskName: "vda1"}}})
 	a.SetResponse(agentapi.Screenshot, []byte("\x89PNG\r\n\x1a\nand so on"))
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler",
+			Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec: corev1.PodSpec{NodeName: node,
+			Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
 	}
 	if err := w.client.Create(ctx, pod); err != nil {
 		return nil, err
@@ -196,7 +203,8 @@ func (w *world) startAgent(ctx context.Context) (*agentclient.Client, error) {
 	if err := w.client.Status().Update(ctx, pod); err != nil {
 		return nil, err
 	}
-	return agentclient.New(agentclient.Options{Pods: w.own, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
+	return agentclient.New(
+		agentclient.Options{Pods: w.own, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
 }
 
 // console echoes. The message "take over" simulates another client that takes over the console.
@@ -216,7 +224,8 @@ func console(ctx context.Context, conn *websocket.Conn) {
 // settings are the configuration of the cluster.
 func settings() clusterconfig.Config {
 	config := clusterconfig.Default()
-	config.FeatureGates, config.HotplugVolumes = clusterconfig.NewFeatureGates([]string{"ObjectGraph", clusterconfig.GateIncrementalBackup}, nil), true
+	config.FeatureGates, config.HotplugVolumes = clusterconfig.NewFeatureGates(
+		[]string{"ObjectGraph", clusterconfig.GateIncrementalBackup}, nil), true
 	return config
 }
 
@@ -254,8 +263,8 @@ func (w *world) serve(ctx context.Context, agents *agentclient.Client) error {
 	return w.register(ctx, listener.Addr().(*net.TCPAddr).Port, certificate)
 }
 
-// register creates the APIServices. Their Service is of type ExternalName, because the API server rejects endpoints with loopback
-// addresses.
+// register creates the APIServices. Their Service is of type ExternalName, because the API server rejects endpoints
+// with loopback addresses.
 func (w *world) register(ctx context.Context, port int, certificate []byte) error {
 	err := w.client.Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: service},

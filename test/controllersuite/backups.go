@@ -14,7 +14,9 @@ import (
 
 // TrackerOf returns a tracker of a VM.
 func TrackerOf(vm *v1.VirtualMachine) *backupv1alpha1.VirtualMachineBackupTracker {
-	tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "t"}}
-	tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm.Name}
+	tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace,
+		Name: "t"}}
+	tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: vm.Name}
 	return tracker
 }

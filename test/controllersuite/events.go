@@ -35,7 +35,8 @@ type fromSource struct {
 
 // Eventf implements events.EventRecorder.
 func (o fromSource) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) { //nolint:revive // argument-limit: as above
-	o.RecordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%s]", append(slices.Clone(args), o.source)...)
+	o.RecordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%s]",
+		append(slices.Clone(args), o.source)...)
 }
 
 // Agent returns a recorder of events whose source is the agent of a node.

@@ -45,8 +45,8 @@ func Unplug(vmi *v1.VirtualMachineInstance, name string) {
 	})
 }
 
-// HotpluggedVolume returns "phase reason: message" of a hotplugged volume, with "(ready)" if it is attached to the node, or
-// "none".
+// HotpluggedVolume returns "phase reason: message" of a hotplugged volume, with "(ready)" if it is attached to the
+// node, or "none".
 func HotpluggedVolume(vmi *v1.VirtualMachineInstance, name string) string {
 	GinkgoHelper()
 	status := vmistatus.FindVolume(&ExpectExists(vmi).Status, name)

@@ -21,7 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// NewNamespace creates a namespace for one spec. envtest never deletes the contents of a namespace, so names are not reused.
+// NewNamespace creates a namespace for one spec. envtest never deletes the contents of a namespace, so names are not
+// reused.
 func NewNamespace() string {
 	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "spec-"}}
@@ -29,7 +30,8 @@ func NewNamespace() string {
 	return ns.Name
 }
 
-// NewInstallNamespace creates a namespace in which virt-controller's account has the rights that it has in the install namespace.
+// NewInstallNamespace creates a namespace in which virt-controller's account has the rights that it has in the install
+// namespace.
 func NewInstallNamespace() string {
 	GinkgoHelper()
 	namespace := NewNamespace()
@@ -48,7 +50,8 @@ func NewAuthority(namespace string, role certificate.Role, now time.Time) certif
 	Expect(err).NotTo(HaveOccurred())
 	ExpectCreated(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+			Namespace: namespace, Name: role.AuthoritySecret(),
+			Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
 		},
 		Type: corev1.SecretTypeTLS, Data: data,
 	})

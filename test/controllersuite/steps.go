@@ -22,8 +22,8 @@ func Reconcile(r reconcile.Reconciler, object client.Object) (ctrl.Result, error
 }
 
 // Steps reconciles objects one step at a time, in place of the events that start reconciliations under a manager. After
-// a step, specs say what the objects look like, not which requests were made: that is for ExpectSteady, for the one spec
-// of a kind that holds its write budget, and for an order of writes that something depends on.
+// a step, specs say what the objects look like, not which requests were made: that is for ExpectSteady, for the one
+// spec of a kind that holds its write budget, and for an order of writes that something depends on.
 type Steps struct {
 	// Of is the reconciler. It writes through Writes.
 	Of reconcile.Reconciler

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package controllersuite is what the specs of virt-controller's reconcilers share. The specs of a kind are beside its reconciler and call
-// Run: each package is a suite with an API server of its own, so that go test's cache serves the kinds that have not changed. For the
-// same reason this package imports no reconciler. See docs/adr/0112-specs-beside-their-kind.md.
+// Package controllersuite is what the specs of virt-controller's reconcilers share. The specs of a kind are beside its
+// reconciler and call Run: each package is a suite with an API server of its own, so that go test's cache serves the
+// kinds that have not changed. For the same reason this package imports no reconciler. See
+// docs/adr/0112-specs-beside-their-kind.md.
 package controllersuite
 
 import (
@@ -98,7 +99,8 @@ var _ = BeforeSuite(func() {
 	// Without the gate the API server drops fields that a kubelet with it reports.
 	testEnv.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "ImageVolumeWithDigest=true")
 	// As on OpenShift: setting blockOwnerDeletion needs the right to update the owner's finalizers.
-	testEnv.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
+	testEnv.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins",
+		"OwnerReferencesPermissionEnforcement")
 	var err error
 	audit, err = rights.NewAudit(testEnv, GinkgoT().TempDir())
 	Expect(err).NotTo(HaveOccurred())

@@ -26,7 +26,8 @@ import (
 // LoseNode sets the condition by which virt-controller reports that a VMI's node is lost.
 func LoseNode(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	WithCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "")(&vmi.Status)
+	WithCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost,
+		"")(&vmi.Status)
 	ExpectStatus(vmi)
 }
 

@@ -37,12 +37,13 @@ type Writes struct {
 	mu sync.Mutex // reconcilers write from several goroutines
 }
 
-// NewWrites returns a client that logs writes. It writes with virt-controller's rights and reads with the test's: reconcilers
-// read from a cache, which needs no right to get.
+// NewWrites returns a client that logs writes. It writes with virt-controller's rights and reads with the test's:
+// reconcilers read from a cache, which needs no right to get.
 func NewWrites() *Writes {
 	w := &Writes{}
 	w.WithWatch = interceptor.NewClient(AsController, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			if w.Blind != nil && w.Blind(key, o) {
 				return apierrors.NewNotFound(v1.GroupVersion.WithResource("hidden").GroupResource(), key.Name)
 			}
@@ -68,10 +69,12 @@ func NewWrites() *Writes {
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			return w.write("update", o, "", func() error { return c.Update(ctx, o, opts...) })
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch,
+			opts ...client.PatchOption) error {
 			return w.write("patch", o, "", func() error { return c.Patch(ctx, o, p, opts...) })
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption) error {
 			return w.write("update", o, "/"+sub, func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,

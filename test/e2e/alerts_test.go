@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
-// The account of Prometheus may only find the components, so the metrics of kube-state-metrics, the kubelet and the API server are
-// missing. The tables are valid only while they are.
+// The account of Prometheus may only find the components, so the metrics of kube-state-metrics, the kubelet and the API
+// server are missing. The tables are valid only while they are.
 
 // withoutSeries contains the recording rules that have no series here, by the missing metric.
 var withoutSeries = map[string][]string{

@@ -40,8 +40,8 @@ var (
 	}
 )
 
-// serveMetrics installs a metrics API in the cluster until the spec ends. The API returns the load that was set with the returned function.
-// Only one spec can use a group.
+// serveMetrics installs a metrics API in the cluster until the spec ends. The API returns the load that was set with
+// the returned function. Only one spec can use a group.
 func serveMetrics(ctx context.Context, namespace, group string) (load func(guests int)) {
 	GinkgoHelper()
 	// The metrics API reads the Pods of its namespace.
@@ -53,7 +53,8 @@ func serveMetrics(ctx context.Context, namespace, group string) (load func(guest
 	pod := startPeer(ctx, namespace, "metrics", "", "metrics")
 	create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "metrics"},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"peer": "metrics"}, Ports: []corev1.ServicePort{{Port: 8443}}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"peer": "metrics"},
+			Ports: []corev1.ServicePort{{Port: 8443}}},
 	})
 	api := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
@@ -79,9 +80,10 @@ func serveMetrics(ctx context.Context, namespace, group string) (load func(guest
 func autoscaler(
 	namespace string, target autoscalingv2.CrossVersionObjectReference, metric autoscalingv2.MetricSpec,
 ) *autoscalingv2.HorizontalPodAutoscaler {
-	at := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To(int32(0)), Policies: []autoscalingv2.HPAScalingPolicy{
-		{Type: autoscalingv2.PodsScalingPolicy, Value: 10, PeriodSeconds: 15},
-	}}
+	at := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To(int32(0)),
+		Policies: []autoscalingv2.HPAScalingPolicy{
+			{Type: autoscalingv2.PodsScalingPolicy, Value: 10, PeriodSeconds: 15},
+		}}
 	return &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: target.Name},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{

@@ -45,7 +45,8 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		target := makeClaim(namespace, "backups", corev1.PersistentVolumeFilesystem)
 		// An image of a block device may occupy all of the device's size.
 		target.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("768Mi")
-		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock), target,
+		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem),
+			makeClaim(namespace, "block", corev1.PersistentVolumeBlock), target,
 			makeVM(namespace, name, withGracePeriod(60), withClaim("files", "files"), withClaim("block", "block")))
 		before := expectReady(ctx, namespace, name)
 		pod := launcherPod(ctx, before)
@@ -69,7 +70,8 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		Expect(launcherPod(ctx, instance).UID).To(Equal(pod.UID))
 		Expect(instance.Spec.UtilityVolumes).To(BeEmpty())
 		for _, v := range instance.Status.VolumeStatus {
-			Expect(ptr.Deref(v.PersistentVolumeClaimInfo, v1.PersistentVolumeClaimInfo{}).ClaimName).NotTo(Equal(target.Name), v.Name)
+			Expect(ptr.Deref(v.PersistentVolumeClaimInfo, v1.PersistentVolumeClaimInfo{}).ClaimName).
+				NotTo(Equal(target.Name), v.Name)
 		}
 		Expect(readVM(ctx, namespace, name).Generation).To(Equal(generation))
 
@@ -86,7 +88,8 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		expectVirtctl(ctx, "vmexport", "create", "-n", namespace, export.Name, "--pvc="+target.Name)
 		expectExport(ctx, export, exportv1.Ready)
 		archive := filepath.Join(GinkgoT().TempDir(), "backups.tar.gz")
-		expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--volume="+target.Name, "--output="+archive, "--port-forward", "--retry=5")
+		expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--volume="+target.Name, "--output="+archive,
+			"--port-forward", "--retry=5")
 		var names []string
 		eachFile(archive, ".qcow2", func(path string, data []byte) {
 			directory, file, _ := strings.Cut(strings.TrimPrefix(path, name+"/"), "/")
@@ -94,16 +97,19 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 			Expect(directory).To(HavePrefix(backup+"-20"), path)
 			names = append(names, file)
 			Expect(bytes.HasPrefix(data, []byte("QFI\xfb"))).To(BeTrue(), "%s is no qcow2 image", path)
-			Expect(bytes.Contains(data, []byte(exported))).To(BeTrue(), "%s does not have what the guest has written: %d bytes", path, len(data))
+			Expect(bytes.Contains(data, []byte(exported))).
+				To(BeTrue(), "%s does not have what the guest has written: %d bytes", path, len(data))
 		})
 		Expect(names).To(ConsistOf("first-files.qcow2", "first-block.qcow2", "second-files.qcow2", "second-block.qcow2"))
 
 		By("dumping its memory, and downloading that")
 		dump := filepath.Join(GinkgoT().TempDir(), "memory.tar.gz")
-		expectVirtctl(ctx, "memory-dump", "get", "-n", namespace, name, "--claim-name=memory", "--create-claim", "--storage-class="+storageClass,
+		expectVirtctl(ctx, "memory-dump", "get", "-n", namespace, name, "--claim-name=memory", "--create-claim",
+			"--storage-class="+storageClass,
 			"--output="+dump, "--port-forward")
 		request := readVM(ctx, namespace, name).Status.MemoryDumpRequest
-		Expect(request).To(And(HaveField("Phase", v1.MemoryDumpCompleted), HaveField("FileName", HaveValue(HavePrefix(name+"-memory-")))))
+		Expect(request).To(And(HaveField("Phase", v1.MemoryDumpCompleted),
+			HaveField("FileName", HaveValue(HavePrefix(name+"-memory-")))))
 		dumps := 0
 		eachFile(dump, *request.FileName, func(_ string, data []byte) {
 			dumps++
@@ -112,7 +118,8 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		})
 		Expect(dumps).To(Equal(1))
 		expectVirtctl(ctx, "memory-dump", "remove", "-n", namespace, name)
-		Eventually(readVM).WithArguments(ctx, namespace, name).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+		Eventually(readVM).WithArguments(ctx, namespace,
+			name).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
 			HaveField("Status.MemoryDumpRequest", BeNil()))
 
 		By("finding the same guest as before")
@@ -130,12 +137,15 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		namespace := newNamespace(ctx)
 		target := makeClaim(namespace, "backups", corev1.PersistentVolumeFilesystem)
 		target.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Gi")
-		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock), target,
-			makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted), withGracePeriod(60), withClaim("files", "files"), withClaim("block", "block"),
+		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem),
+			makeClaim(namespace, "block", corev1.PersistentVolumeBlock), target,
+			makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted), withGracePeriod(60), withClaim("files", "files"),
+				withClaim("block", "block"),
 				func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{trackedLabel: "yes"} }))
 		expectTracking := func(state v1.ChangedBlockTrackingState) {
 			GinkgoHelper()
-			Eventually(readVM).WithArguments(ctx, namespace, name).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(
+			Eventually(readVM).WithArguments(ctx, namespace,
+				name).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(
 				HaveField("Status.ChangedBlockTracking", HaveField("State", state)))
 		}
 		expectTracking(v1.ChangedBlockTrackingInitializing)
@@ -144,17 +154,21 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		expectBoots(ctx, namespace, name, 1)
 		expectTracking(v1.ChangedBlockTrackingEnabled)
 
-		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}}
-		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: name}
+		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: "nightly"}}
+		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group),
+			Kind: "VirtualMachine", Name: name}
 		create(ctx, tracker)
 		backUp := func(backup string, kind backupv1alpha1.BackupType, message string) {
 			GinkgoHelper()
 			made := makeBackup(namespace, backup, tracker.Name, target.Name)
-			made.Spec.Source.APIGroup, made.Spec.Source.Kind = ptr.To(backupv1alpha1.GroupVersion.Group), "VirtualMachineBackupTracker"
+			made.Spec.Source.APIGroup, made.Spec.Source.Kind = ptr.To(backupv1alpha1.GroupVersion.Group),
+				"VirtualMachineBackupTracker"
 			create(ctx, made)
 			expectBackup(ctx, made)
 			Expect(made.Status.Type).To(Equal(kind), "%+v", made.Status)
-			Expect(meta.FindStatusCondition(made.Status.Conditions, string(backupv1alpha1.ConditionComplete)).Message).To(ContainSubstring(message))
+			Expect(meta.FindStatusCondition(made.Status.Conditions, string(backupv1alpha1.ConditionComplete)).Message).
+				To(ContainSubstring(message))
 			Expect(k8s.Get(ctx, client.ObjectKeyFromObject(tracker), tracker)).To(Succeed())
 			Expect(tracker.Status.LatestCheckpoint.Name).To(Equal(ptr.Deref(made.Status.CheckpointName, "")))
 		}
@@ -179,19 +193,23 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		scratch := makeClaim(namespace, "scratch", corev1.PersistentVolumeFilesystem)
 		scratch.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Gi")
 		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), scratch,
-			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "token"}, StringData: map[string]string{content.TokenKey: token}},
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "token"},
+				StringData: map[string]string{content.TokenKey: token}},
 			makeVM(namespace, name, withGracePeriod(60), withClaim("files", "files"),
 				func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{trackedLabel: "yes"} }))
 		expectReady(ctx, namespace, name)
 		expectConsole(ctx, namespace, name, bootTimeout, MatchRegexp(bootsOn("files", 1)))
-		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nightly"}}
-		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: name}
+		tracker := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: "nightly"}}
+		tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group),
+			Kind: "VirtualMachine", Name: name}
 		create(ctx, tracker)
 		proxy := newProxyClient(ctx)
 		pull := func(backup string, kind backupv1alpha1.BackupType) *backupv1alpha1.VirtualMachineBackup {
 			GinkgoHelper()
 			made := makeBackup(namespace, backup, tracker.Name, scratch.Name)
-			made.Spec.Source.APIGroup, made.Spec.Source.Kind = ptr.To(backupv1alpha1.GroupVersion.Group), "VirtualMachineBackupTracker"
+			made.Spec.Source.APIGroup, made.Spec.Source.Kind = ptr.To(backupv1alpha1.GroupVersion.Group),
+				"VirtualMachineBackupTracker"
 			made.Spec.Mode, made.Spec.TokenSecretRef = ptr.To(backupv1alpha1.PullMode), "token"
 			create(ctx, made)
 			expectPullable(ctx, made)
@@ -205,7 +223,8 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 			Eventually(func() error { return k8s.Get(ctx, client.ObjectKeyFromObject(made), made) }).WithContext(ctx).
 				WithTimeout(bootTimeout).WithPolling(pollInterval).Should(MatchError(apierrors.IsNotFound, "IsNotFound"))
 			Expect(k8s.Get(ctx, client.ObjectKeyFromObject(tracker), tracker)).To(Succeed())
-			latest := ptr.Deref(ptr.Deref(tracker.Status, backupv1alpha1.VirtualMachineBackupTrackerStatus{}).LatestCheckpoint, backupv1alpha1.BackupCheckpoint{})
+			latest := ptr.Deref(ptr.Deref(tracker.Status, backupv1alpha1.VirtualMachineBackupTrackerStatus{}).LatestCheckpoint,
+				backupv1alpha1.BackupCheckpoint{})
 			Expect(latest.Name).To(Equal(checkpoint))
 		}
 
@@ -256,7 +275,8 @@ func trackLabeled(ctx context.Context) {
 
 func makeBackup(namespace, name, vm, claim string) *backupv1alpha1.VirtualMachineBackup {
 	made := &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	made.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine", Name: vm}
+	made.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: "VirtualMachine",
+		Name: vm}
 	made.Spec.PvcName = ptr.To(claim)
 	return made
 }
@@ -270,7 +290,8 @@ func expectBackup(ctx context.Context, backup *backupv1alpha1.VirtualMachineBack
 		if meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionFailed)) {
 			StopTrying("the backup has failed").Attach("status", backup.Status).Now()
 		}
-		g.Expect(meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionComplete))).To(BeTrue(), "%+v", backup.Status)
+		g.Expect(meta.IsStatusConditionTrue(backup.Status.Conditions, string(backupv1alpha1.ConditionComplete))).
+			To(BeTrue(), "%+v", backup.Status)
 		g.Expect(backup.Finalizers).To(BeEmpty())
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
@@ -293,7 +314,8 @@ func expectPullable(ctx context.Context, backup *backupv1alpha1.VirtualMachineBa
 func readChanged(ctx context.Context, proxy proxyClient, base, token string) (data []byte) {
 	GinkgoHelper()
 	for next := ptr.To(uint64(0)); next != nil; {
-		code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&page_size=100", base, content.MapPath("files"), *next), token)
+		code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&page_size=100", base, content.MapPath("files"), *next),
+			token)
 		Expect(code).To(Equal(http.StatusOK))
 		page := struct {
 			Extents []struct {
@@ -307,7 +329,8 @@ func readChanged(ctx context.Context, proxy proxyClient, base, token string) (da
 			if extent.Description != "dirty" {
 				continue
 			}
-			code, body := proxy.get(ctx, fmt.Sprintf("%s%s?offset=%d&length=%d", base, content.DataPath("files"), extent.Offset, extent.Length), token)
+			code, body := proxy.get(ctx,
+				fmt.Sprintf("%s%s?offset=%d&length=%d", base, content.DataPath("files"), extent.Offset, extent.Length), token)
 			Expect(code).To(Equal(http.StatusOK))
 			data = append(data, body...)
 		}

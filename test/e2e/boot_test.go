@@ -21,34 +21,36 @@ import (
 const guestReady = "VIREO-GUEST-READY"
 
 var _ = Describe("Booting a guest", func() {
-	It("runs a containerDisk with cloud-init, reports it in VMI and Pod, and removes everything when the VM is deleted", func(ctx context.Context) {
-		namespace := newNamespace(ctx)
-		create(ctx, makeVM(namespace, "plain", withUserData("#!/bin/sh\necho USER-DATA-$((40+2)) >/dev/console\n")))
-		instance := expectReady(ctx, namespace, "plain")
-		expectConsole(ctx, namespace, "plain", bootTimeout, And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
+	It("runs a containerDisk with cloud-init, reports it in VMI and Pod, and removes everything when the VM is deleted",
+		func(ctx context.Context) {
+			namespace := newNamespace(ctx)
+			create(ctx, makeVM(namespace, "plain", withUserData("#!/bin/sh\necho USER-DATA-$((40+2)) >/dev/console\n")))
+			instance := expectReady(ctx, namespace, "plain")
+			expectConsole(ctx, namespace, "plain", bootTimeout,
+				And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
 
-		pod := launcherPod(ctx, instance)
-		By("keeping the guest's console and the log of virt-launcher and libvirtd apart")
-		Expect(console(ctx, namespace, "plain")).NotTo(ContainSubstring(launcherpod.LogGuestRuns))
-		Expect(podLog(ctx, pod, launcherpod.ComputeContainer)).To(And(ContainSubstring(launcherpod.LogGuestRuns),
-			Not(ContainSubstring(guestReady)), Not(ContainSubstring("virNetSocketReadWire"))))
-		Expect(instance.Status.NodeName).To(Equal(pod.Spec.NodeName))
-		Expect(instance.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, pod.Spec.NodeName))
-		Expect(instance.Status.Interfaces).To(ContainElement(HaveField("IP", pod.Status.PodIP)))
-		phases := []v1.VirtualMachineInstancePhase{}
-		for _, transition := range instance.Status.PhaseTransitionTimestamps {
-			phases = append(phases, transition.Phase)
-		}
-		Expect(phases).To(Equal([]v1.VirtualMachineInstancePhase{v1.Pending, v1.Scheduling, v1.Scheduled, v1.Running}))
-		Expect(condition(instance, v1.VirtualMachineInstanceIsMigratable)).NotTo(BeNil())
+			pod := launcherPod(ctx, instance)
+			By("keeping the guest's console and the log of virt-launcher and libvirtd apart")
+			Expect(console(ctx, namespace, "plain")).NotTo(ContainSubstring(launcherpod.LogGuestRuns))
+			Expect(podLog(ctx, pod, launcherpod.ComputeContainer)).To(And(ContainSubstring(launcherpod.LogGuestRuns),
+				Not(ContainSubstring(guestReady)), Not(ContainSubstring("virNetSocketReadWire"))))
+			Expect(instance.Status.NodeName).To(Equal(pod.Spec.NodeName))
+			Expect(instance.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, pod.Spec.NodeName))
+			Expect(instance.Status.Interfaces).To(ContainElement(HaveField("IP", pod.Status.PodIP)))
+			phases := []v1.VirtualMachineInstancePhase{}
+			for _, transition := range instance.Status.PhaseTransitionTimestamps {
+				phases = append(phases, transition.Phase)
+			}
+			Expect(phases).To(Equal([]v1.VirtualMachineInstancePhase{v1.Pending, v1.Scheduling, v1.Scheduled, v1.Running}))
+			Expect(condition(instance, v1.VirtualMachineInstanceIsMigratable)).NotTo(BeNil())
 
-		By("removing VM, VMI and Pod after the deletion")
-		vm := makeVM(namespace, "plain")
-		Expect(k8s.Delete(ctx, vm)).To(Succeed())
-		expectGone(ctx, vm)
-		expectGone(ctx, instance)
-		expectGone(ctx, pod)
-	}, SpecTimeout(8*time.Minute))
+			By("removing VM, VMI and Pod after the deletion")
+			vm := makeVM(namespace, "plain")
+			Expect(k8s.Delete(ctx, vm)).To(Succeed())
+			expectGone(ctx, vm)
+			expectGone(ctx, instance)
+			expectGone(ctx, pod)
+		}, SpecTimeout(8*time.Minute))
 
 	It("boots with EFI", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -70,7 +72,8 @@ var _ = Describe("Booting a guest", func() {
 			}}
 		}))
 		expectReady(ctx, namespace, "kernel")
-		expectConsole(ctx, namespace, "kernel", bootTimeout, And(ContainSubstring("vireo.marker=kernel-boot"), ContainSubstring(guestReady)))
+		expectConsole(ctx, namespace, "kernel", bootTimeout,
+			And(ContainSubstring("vireo.marker=kernel-boot"), ContainSubstring(guestReady)))
 	}, SpecTimeout(8*time.Minute))
 
 	It("runs a VMI without a VM, which a VM of its name adopts later", func(ctx context.Context) {

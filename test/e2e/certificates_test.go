@@ -46,7 +46,8 @@ type rotation struct {
 	mounts map[string]string
 
 	mu sync.Mutex
-	// authorities are those that have signed, by role, and leaves the certificates that were presented, both in the order of observation.
+	// authorities are those that have signed, by role, and leaves the certificates that were presented, both in the order
+	// of observation.
 	authorities map[string][]*x509.Certificate
 	leaves      map[leafKey][]*x509.Certificate
 	// published are the most recently published authorities of each role.
@@ -76,7 +77,8 @@ func roles() []certificate.Role {
 // followRotation observes the certificates until the spec ends.
 func followRotation(ctx context.Context) *rotation {
 	GinkgoHelper()
-	r := &rotation{mounts: map[string]string{}, authorities: map[string][]*x509.Certificate{}, leaves: map[leafKey][]*x509.Certificate{}}
+	r := &rotation{mounts: map[string]string{}, authorities: map[string][]*x509.Certificate{},
+		leaves: map[leafKey][]*x509.Certificate{}}
 	ports := map[string]map[int]certificate.Role{
 		"virt-api":        {8443: certificate.APIServing},
 		"virt-handler":    {agentapi.ConsolePort: certificate.AgentServing, agentapi.MigrationPort: certificate.AgentMigration},
@@ -87,7 +89,8 @@ func followRotation(ctx context.Context) *rotation {
 	for _, pod := range components(ctx) {
 		component := pod.Labels[v1.AppLabel]
 		for port, role := range ports[component] {
-			r.endpoints = append(r.endpoints, endpoint{role.Name, pod.Name, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))})
+			r.endpoints = append(r.endpoints,
+				endpoint{role.Name, pod.Name, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))})
 		}
 		switch component {
 		case "virt-api":
@@ -118,7 +121,8 @@ func followRotation(ctx context.Context) *rotation {
 	return r
 }
 
-// observe records the certificates and authorities in use. It returns an error unless each certificate is in every bundle for its role.
+// observe records the certificates and authorities in use. It returns an error unless each certificate is in every
+// bundle for its role.
 func (r *rotation) observe(ctx context.Context) error {
 	leaves, err := r.clientCertificates(ctx)
 	if err != nil {
@@ -131,8 +135,8 @@ func (r *rotation) observe(ctx context.Context) error {
 		}
 		leaves[leafKey{e.role, e.pod + " at " + e.address}] = leaf
 	}
-	// These are read after the certificates, because authorities are published before they sign, and removed after their certificates have
-	// expired.
+	// These are read after the certificates, because authorities are published before they sign, and removed after their
+	// certificates have expired.
 	published, err := r.bundles(ctx)
 	if err != nil {
 		return err
@@ -142,7 +146,8 @@ func (r *rotation) observe(ctx context.Context) error {
 		for _, b := range published[key.role] {
 			pool := x509.NewCertPool()
 			pool.AppendCertsFromPEM(b.pem)
-			if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+			if _, err := leaf.Verify(
+				x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 				errs = append(errs, fmt.Errorf("%s of %s is not trusted by %s: %w", key.role, key.of, b.by, err))
 			}
 		}
@@ -178,8 +183,8 @@ func (r *rotation) problems() []string {
 	return slices.Clone(r.failures)
 }
 
-// missing returns what has not been replaced yet: of each role, an authority with a lifetime of minutes must have expired and not be
-// published any more, and each certificate must be signed by a later one.
+// missing returns what has not been replaced yet: of each role, an authority with a lifetime of minutes must have
+// expired and not be published any more, and each certificate must be signed by a later one.
 func (r *rotation) missing() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +200,8 @@ func (r *rotation) missing() []string {
 		}
 		later[role.Name] = short[1:]
 		for _, b := range r.published[role.Name] {
-			if trusted, err := certutil.ParseCertsPEM(b.pem); err != nil || !b.mounted && slices.ContainsFunc(trusted, short[0].Equal) {
+			if trusted, err := certutil.ParseCertsPEM(b.pem); err != nil ||
+				!b.mounted && slices.ContainsFunc(trusted, short[0].Equal) {
 				missing = append(missing, fmt.Sprintf("%s: its authority is published by %s: %v", role.Name, b.by, err))
 			}
 		}
@@ -240,7 +246,8 @@ func presentedAt(ctx context.Context, address string) (*x509.Certificate, error)
 	return secured.ConnectionState().PeerCertificates[0], nil
 }
 
-// clientCertificates returns the newest client certificate of each Pod of virt-api. Only their requests can be observed.
+// clientCertificates returns the newest client certificate of each Pod of virt-api. Only their requests can be
+// observed.
 func (r *rotation) clientCertificates(ctx context.Context) (map[leafKey]*x509.Certificate, error) {
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := k8s.List(ctx, requests); err != nil {
@@ -254,7 +261,8 @@ func (r *rotation) clientCertificates(ctx context.Context) (map[leafKey]*x509.Ce
 		request := &requests.Items[i]
 		pod := strings.Join(request.Spec.Extra[serviceaccount.PodNameKey], "")
 		// The requests of earlier Pods still exist.
-		if request.Spec.SignerName != certificate.APIClient.Signer() || len(request.Status.Certificate) == 0 || r.mounts[pod] == "" {
+		if request.Spec.SignerName != certificate.APIClient.Signer() || len(request.Status.Certificate) == 0 ||
+			r.mounts[pod] == "" {
 			continue
 		}
 		signed, err := certutil.ParseCertsPEM(request.Status.Certificate)
@@ -283,7 +291,8 @@ func authorityOf(ctx context.Context, role certificate.Role) (*x509.Certificate,
 	return signing[0], nil
 }
 
-// bundles returns the authorities that are trusted for each role: those that are published, and those in the components' files.
+// bundles returns the authorities that are trusted for each role: those that are published, and those in the
+// components' files.
 func (r *rotation) bundles(ctx context.Context) (map[string][]bundle, error) {
 	published := &corev1.ConfigMap{}
 	if err := k8s.Get(ctx, client.ObjectKey{Namespace: "kubevirt", Name: certificate.BundleName}, published); err != nil {
@@ -346,10 +355,12 @@ func webhookBundles(ctx context.Context) ([]bundle, error) {
 	}
 	var bundles []bundle
 	for i := range mutating.Webhooks {
-		bundles = append(bundles, bundle{by: "webhook " + mutating.Webhooks[i].Name, pem: mutating.Webhooks[i].ClientConfig.CABundle})
+		bundles = append(bundles,
+			bundle{by: "webhook " + mutating.Webhooks[i].Name, pem: mutating.Webhooks[i].ClientConfig.CABundle})
 	}
 	for i := range validating.Webhooks {
-		bundles = append(bundles, bundle{by: "webhook " + validating.Webhooks[i].Name, pem: validating.Webhooks[i].ClientConfig.CABundle})
+		bundles = append(bundles,
+			bundle{by: "webhook " + validating.Webhooks[i].Name, pem: validating.Webhooks[i].ClientConfig.CABundle})
 	}
 	return bundles, nil
 }

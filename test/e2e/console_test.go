@@ -68,7 +68,8 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		Expect(log()).NotTo(ContainSubstring(guestBoot))
 		expectVirtctl(ctx, "unpause", "-n", namespace, "vm", name)
 		expectReady(ctx, namespace, name)
-		Eventually(log).WithContext(ctx).WithTimeout(bootTimeout).Should(And(ContainSubstring(guestReady), ContainSubstring("WORK 1.")))
+		Eventually(log).WithContext(ctx).WithTimeout(bootTimeout).
+			Should(And(ContainSubstring(guestReady), ContainSubstring("WORK 1.")))
 	}, NodeTimeout(8*time.Minute))
 	AfterAll(func() {
 		if stop != nil {
@@ -93,13 +94,15 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 			last := before
 			before = count()
 			return before == last
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(2*time.Second).Should(BeTrue(), "the guest continues counting")
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(2*time.Second).
+			Should(BeTrue(), "the guest continues counting")
 		Consistently(count).WithContext(ctx).WithTimeout(6 * time.Second).WithPolling(pollInterval).Should(Equal(before))
 	}
 	expectContinues := func(ctx context.Context) {
 		GinkgoHelper()
 		before := count()
-		Eventually(count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
+		Eventually(count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+			Should(BeNumerically(">", before+1))
 	}
 
 	It("logs in over the console, and a second connection replaces the first", func(ctx context.Context) {
@@ -137,61 +140,65 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		expectVirtctl(ctx, "userlist", "-n", namespace, name)
 	}, SpecTimeout(3*time.Minute))
 
-	It("pauses the guest, which does nothing until it is unpaused, and then continues where it was", func(ctx context.Context) {
-		expectContinues(ctx)
-		expectVirtctl(ctx, "pause", "-n", namespace, "vm", name)
-		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusPaused)
-		Expect(condition(vmi(ctx, namespace, name), v1.VirtualMachineInstancePaused)).To(HaveField("Status", corev1.ConditionTrue))
-		expectStopsCounting(ctx)
-		Expect(expectRefused(ctx, "pause", "-n", namespace, "vm", name)).To(ContainSubstring("already paused"))
-		expectVirtctl(ctx, "unpause", "-n", namespace, "vm", name)
-		expectContinues(ctx)
-		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusRunning)
-		for i, found := range countLine.FindAllStringSubmatch(log(), -1) {
-			Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "no number is missing and none is repeated")
-		}
-		expectSameGuest(ctx, instance)
-	}, SpecTimeout(4*time.Minute))
+	It("pauses the guest, which does nothing until it is unpaused, and then continues where it was",
+		func(ctx context.Context) {
+			expectContinues(ctx)
+			expectVirtctl(ctx, "pause", "-n", namespace, "vm", name)
+			expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusPaused)
+			Expect(condition(vmi(ctx, namespace, name), v1.VirtualMachineInstancePaused)).
+				To(HaveField("Status", corev1.ConditionTrue))
+			expectStopsCounting(ctx)
+			Expect(expectRefused(ctx, "pause", "-n", namespace, "vm", name)).To(ContainSubstring("already paused"))
+			expectVirtctl(ctx, "unpause", "-n", namespace, "vm", name)
+			expectContinues(ctx)
+			expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusRunning)
+			for i, found := range countLine.FindAllStringSubmatch(log(), -1) {
+				Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "no number is missing and none is repeated")
+			}
+			expectSameGuest(ctx, instance)
+		}, SpecTimeout(4*time.Minute))
 
-	It("freezes the guest's file systems, and the freeze ends with unfreeze or at its timeout", extended(2), func(ctx context.Context) {
-		expectAgent(ctx, namespace, name, shortTimeout)
-		frozen := func() string { return vmi(ctx, namespace, name).Status.FSFreezeStatus }
-		put := func(verb, body string) {
-			GinkgoHelper()
-			Expect(clientset.CoreV1().RESTClient().Put().AbsPath(verbPath(namespace, "virtualmachineinstances", name, verb)).
-				SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()).To(Succeed())
-		}
-		By("unfreezing")
-		put("freeze", `{"unfreezeTimeout":"5m0s"}`)
-		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(Equal("frozen"))
-		expectStopsCounting(ctx)
-		put("unfreeze", "{}")
-		expectContinues(ctx)
-		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
+	It("freezes the guest's file systems, and the freeze ends with unfreeze or at its timeout", extended(2),
+		func(ctx context.Context) {
+			expectAgent(ctx, namespace, name, shortTimeout)
+			frozen := func() string { return vmi(ctx, namespace, name).Status.FSFreezeStatus }
+			put := func(verb, body string) {
+				GinkgoHelper()
+				Expect(clientset.CoreV1().RESTClient().Put().AbsPath(verbPath(namespace, "virtualmachineinstances", name, verb)).
+					SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()).To(Succeed())
+			}
+			By("unfreezing")
+			put("freeze", `{"unfreezeTimeout":"5m0s"}`)
+			Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(Equal("frozen"))
+			expectStopsCounting(ctx)
+			put("unfreeze", "{}")
+			expectContinues(ctx)
+			Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
 
-		By("waiting for the timeout")
-		put("freeze", `{"unfreezeTimeout":"45s"}`)
-		expectStopsCounting(ctx)
-		expectContinues(ctx)
-		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
-	}, SpecTimeout(5*time.Minute))
+			By("waiting for the timeout")
+			put("freeze", `{"unfreezeTimeout":"45s"}`)
+			expectStopsCounting(ctx)
+			expectContinues(ctx)
+			Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
+		}, SpecTimeout(5*time.Minute))
 
-	It("reboots the guest with softreboot and with reset, and the VMI stays the same", extended(2), func(ctx context.Context) {
-		expectAgent(ctx, namespace, name, shortTimeout)
-		boots := func() int { return strings.Count(log(), guestBoot) }
-		ready := func() int { return strings.Count(log(), guestReady) }
-		before := boots()
-		expectVirtctl(ctx, "soft-reboot", "-n", namespace, name)
-		Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 1))
-		Expect(log()).To(ContainSubstring(guestShutdown))
-		shutdowns := strings.Count(log(), guestShutdown)
+	It("reboots the guest with softreboot and with reset, and the VMI stays the same", extended(2),
+		func(ctx context.Context) {
+			expectAgent(ctx, namespace, name, shortTimeout)
+			boots := func() int { return strings.Count(log(), guestBoot) }
+			ready := func() int { return strings.Count(log(), guestReady) }
+			before := boots()
+			expectVirtctl(ctx, "soft-reboot", "-n", namespace, name)
+			Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 1))
+			Expect(log()).To(ContainSubstring(guestShutdown))
+			shutdowns := strings.Count(log(), guestShutdown)
 
-		expectVirtctl(ctx, "reset", "-n", namespace, name)
-		Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 2))
-		Expect(boots()).To(Equal(before + 2))
-		Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset does not shut the guest down")
-		expectSameGuest(ctx, instance)
-	}, SpecTimeout(9*time.Minute))
+			expectVirtctl(ctx, "reset", "-n", namespace, name)
+			Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 2))
+			Expect(boots()).To(Equal(before + 2))
+			Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset does not shut the guest down")
+			expectSameGuest(ctx, instance)
+		}, SpecTimeout(9*time.Minute))
 
 	It("does nothing, and no component writes VM, VMI or Pod", extended(3), func(ctx context.Context) {
 		versions := func() string {
@@ -206,7 +213,8 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 				before, since = now, time.Now()
 			}
 			return time.Since(since)
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(BeNumerically(">", 15*time.Second), "VM, VMI or Pod are still written to")
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).
+			Should(BeNumerically(">", 15*time.Second), "VM, VMI or Pod are still written to")
 		Consistently(versions).WithContext(ctx).WithTimeout(quietTime).WithPolling(time.Second).Should(Equal(before))
 	}, SpecTimeout(4*time.Minute+quietTime))
 })
@@ -243,7 +251,8 @@ func expectHello(ctx context.Context, address string) {
 	Eventually(func(g Gomega) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
 		g.Expect(err).NotTo(HaveOccurred())
-		response, err := (&http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+		response, err := (&http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(
+			request)
 		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = response.Body.Close() }()
 		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))

@@ -25,29 +25,32 @@ import (
 const guestFile = "guest-small.qcow2"
 
 var _ = Describe("A VM whose disk is a DataVolume", extended(1), func() {
-	It("boots from a disk that is downloaded, and another VM from a copy of a disk that is uploaded", func(ctx context.Context) {
-		if !hasImporter(ctx) {
-			Skip("the cluster has no Containerized Data Importer: start the local one with STORAGE=1 IMPORTER=1")
-		}
-		namespace := newNamespace(ctx)
-		url, file := serveGuest(ctx, namespace)
-		create(ctx, makeVM(namespace, "downloaded",
-			withRootTemplate("downloaded", v1beta1.DataVolumeSource{HTTP: &v1beta1.DataVolumeSourceHTTP{URL: url}})))
+	It("boots from a disk that is downloaded, and another VM from a copy of a disk that is uploaded",
+		func(ctx context.Context) {
+			if !hasImporter(ctx) {
+				Skip("the cluster has no Containerized Data Importer: start the local one with STORAGE=1 IMPORTER=1")
+			}
+			namespace := newNamespace(ctx)
+			url, file := serveGuest(ctx, namespace)
+			create(ctx, makeVM(namespace, "downloaded",
+				withRootTemplate("downloaded", v1beta1.DataVolumeSource{HTTP: &v1beta1.DataVolumeSourceHTTP{URL: url}})))
 
-		By("uploading while the other disk is downloaded")
-		upload := startVirtctl(ctx, "image-upload", "dv", "golden", "-n", namespace, "--size=64Mi", "--image-path="+file, "--force-bind",
-			"--uploadproxy-url=https://"+forwardService(ctx, "cdi", "cdi-uploadproxy", "443"), "--insecure")
-		Eventually(upload.Session).WithContext(ctx).WithTimeout(bootTimeout).Should(gexec.Exit(0))
-		create(ctx, makeVM(namespace, "copied",
-			withRootTemplate("copied", v1beta1.DataVolumeSource{PVC: &v1beta1.DataVolumeSourcePVC{Namespace: namespace, Name: "golden"}})))
+			By("uploading while the other disk is downloaded")
+			upload := startVirtctl(ctx, "image-upload", "dv", "golden", "-n", namespace, "--size=64Mi", "--image-path="+file,
+				"--force-bind",
+				"--uploadproxy-url=https://"+forwardService(ctx, "cdi", "cdi-uploadproxy", "443"), "--insecure")
+			Eventually(upload.Session).WithContext(ctx).WithTimeout(bootTimeout).Should(gexec.Exit(0))
+			create(ctx, makeVM(namespace, "copied",
+				withRootTemplate("copied",
+					v1beta1.DataVolumeSource{PVC: &v1beta1.DataVolumeSourcePVC{Namespace: namespace, Name: "golden"}})))
 
-		for _, name := range []string{"downloaded", "copied"} {
-			instance := expectReady(ctx, namespace, name)
-			expectConsole(ctx, namespace, name, bootTimeout, ContainSubstring(guestReady))
-			Expect(instance.Status.VolumeStatus).To(ContainElement(And(
-				HaveField("Name", "root"), HaveField("PersistentVolumeClaimInfo.ClaimName", name))))
-		}
-	}, SpecTimeout(10*time.Minute))
+			for _, name := range []string{"downloaded", "copied"} {
+				instance := expectReady(ctx, namespace, name)
+				expectConsole(ctx, namespace, name, bootTimeout, ContainSubstring(guestReady))
+				Expect(instance.Status.VolumeStatus).To(ContainElement(And(
+					HaveField("Name", "root"), HaveField("PersistentVolumeClaimInfo.ClaimName", name))))
+			}
+		}, SpecTimeout(10*time.Minute))
 })
 
 // withRootTemplate replaces the guest's disk by a DataVolume that is created with the VM.
@@ -66,7 +69,8 @@ func withRootTemplate(name string, source v1beta1.DataVolumeSource) option {
 	}
 }
 
-// serveGuest runs a web server with the small guest's disk in a namespace. It returns the disk's URL there, and a local copy.
+// serveGuest runs a web server with the small guest's disk in a namespace. It returns the disk's URL there, and a local
+// copy.
 func serveGuest(ctx context.Context, namespace string) (url, file string) {
 	GinkgoHelper()
 	pod := makePeer(namespace, "images", "", "serve", "--directory=/image/disk")

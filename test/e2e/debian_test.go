@@ -25,7 +25,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// debianUserData returns an ordinary cloud-config: an account with a password and a key, and a command at the first boot.
+// debianUserData returns an ordinary cloud-config: an account with a password and a key, and a command at the first
+// boot.
 func debianUserData(key string) string {
 	return fmt.Sprintf(`#cloud-config
 password: vireo
@@ -81,95 +82,99 @@ func hasVSOCK() bool {
 }
 
 // This guest takes minutes to boot, so it is created first and only once, while other specs run in parallel.
-var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10), extended(1), func() {
-	const name = "debian"
-	var (
-		namespace string
-		address   string
-		access    []string
-	)
-	BeforeAll(func(ctx context.Context) {
-		namespace = newNamespace(ctx)
-		key, public := makeKey()
-		access = []string{"-n", namespace, "-i", key, "--known-hosts="}
-		manifest := expectVirtctl(ctx, "create", "vm", "--name="+name, "--memory=512Mi",
-			"--volume-containerdisk=src:"+image("guest-debian"), "--termination-grace-period=20",
-			"--cloud-init-user-data="+base64.StdEncoding.EncodeToString([]byte(debianUserData(public))))
-		if hasVSOCK() {
-			enableGate(ctx, "VSOCK")
-			manifest = strings.Replace(manifest, "devices: {}", "devices: {autoattachVSOCK: true}", 1)
+var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10),
+	extended(1), func() {
+		const name = "debian"
+		var (
+			namespace string
+			address   string
+			access    []string
+		)
+		BeforeAll(func(ctx context.Context) {
+			namespace = newNamespace(ctx)
+			key, public := makeKey()
+			access = []string{"-n", namespace, "-i", key, "--known-hosts="}
+			manifest := expectVirtctl(ctx, "create", "vm", "--name="+name, "--memory=512Mi",
+				"--volume-containerdisk=src:"+image("guest-debian"), "--termination-grace-period=20",
+				"--cloud-init-user-data="+base64.StdEncoding.EncodeToString([]byte(debianUserData(public))))
+			if hasVSOCK() {
+				enableGate(ctx, "VSOCK")
+				manifest = strings.Replace(manifest, "devices: {}", "devices: {autoattachVSOCK: true}", 1)
+			}
+			Expect(kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")).
+				To(ContainSubstring("virtualmachine.kubevirt.io/debian created"))
+			address = expectReady(ctx, namespace, name).Status.Interfaces[0].IP
+		}, NodeTimeout(5*time.Minute))
+		AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+
+		It("is configured by cloud-init, and accepts SSH from a Pod", func(ctx context.Context) {
+			peer := startPeer(ctx, namespace, "peer", "", "serve")
+			expectExec(ctx, peer, debianTimeout, ContainSubstring("CLOUD-INIT-RAN"),
+				"/tools", "ssh", address, "cat", "/var/lib/vireo-marker")
+		}, SpecTimeout(15*time.Minute))
+
+		It("reports its operating system with the guest agent", func(ctx context.Context) {
+			Eventually(func(g Gomega) {
+				now := vmi(ctx, namespace, name)
+				g.Expect(condition(now, v1.VirtualMachineInstanceAgentConnected)).To(HaveField("Status", corev1.ConditionTrue))
+				g.Expect(now.Status.GuestOSInfo.ID).To(Equal("debian"))
+			}).WithContext(ctx).WithTimeout(debianTimeout).WithPolling(2 * time.Second).Should(Succeed())
+			Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("Debian GNU/Linux"))
+		}, SpecTimeout(15*time.Minute))
+
+		// runSSH runs a command in the guest from outside of the cluster.
+		runSSH := func(ctx context.Context, command string) string {
+			GinkgoHelper()
+			return expectVirtctl(ctx, append([]string{"ssh", "-c", command, "debian@vmi/" + name}, access...)...)
 		}
-		Expect(kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")).To(ContainSubstring("virtualmachine.kubevirt.io/debian created"))
-		address = expectReady(ctx, namespace, name).Status.Interfaces[0].IP
-	}, NodeTimeout(5*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
-	It("is configured by cloud-init, and accepts SSH from a Pod", func(ctx context.Context) {
-		peer := startPeer(ctx, namespace, "peer", "", "serve")
-		expectExec(ctx, peer, debianTimeout, ContainSubstring("CLOUD-INIT-RAN"),
-			"/tools", "ssh", address, "cat", "/var/lib/vireo-marker")
-	}, SpecTimeout(15*time.Minute))
+		It("accepts SSH with a key from outside of the cluster, and copies of files in both directions",
+			func(ctx context.Context) {
+				Expect(runSSH(ctx, "cat /var/lib/vireo-marker; id -un")).
+					To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
+				uploaded, downloaded := filepath.Join(GinkgoT().TempDir(), "there"), filepath.Join(GinkgoT().TempDir(), "back")
+				Expect(os.WriteFile(uploaded, []byte(strings.Repeat("vireo ", 100_000)), 0o600)).To(Succeed())
+				expectVirtctl(ctx, append([]string{"scp", uploaded, "debian@vmi/debian:/tmp/copy"}, access...)...)
+				expectVirtctl(ctx, append([]string{"scp", "debian@vmi/debian:/tmp/copy", downloaded}, access...)...)
+				copied, err := os.ReadFile(downloaded)
+				Expect(err).NotTo(HaveOccurred())
+				Expect(string(copied)).To(Equal(strings.Repeat("vireo ", 100_000)))
+			}, SpecTimeout(5*time.Minute))
 
-	It("reports its operating system with the guest agent", func(ctx context.Context) {
-		Eventually(func(g Gomega) {
-			now := vmi(ctx, namespace, name)
-			g.Expect(condition(now, v1.VirtualMachineInstanceAgentConnected)).To(HaveField("Status", corev1.ConditionTrue))
-			g.Expect(now.Status.GuestOSInfo.ID).To(Equal("debian"))
-		}).WithContext(ctx).WithTimeout(debianTimeout).WithPolling(2 * time.Second).Should(Succeed())
-		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("Debian GNU/Linux"))
-	}, SpecTimeout(15*time.Minute))
+		It("receives datagrams over port-forward, and each sender gets its own response", func(ctx context.Context) {
+			runSSH(ctx, inBackground(udpEcho))
+			at, _ := forward(ctx, namespace, name, "udp/:9999")
+			for _, sender := range []string{"one", "two"} {
+				connection, err := (&net.Dialer{}).DialContext(ctx, "udp", at)
+				Expect(err).NotTo(HaveOccurred())
+				DeferCleanup(connection.Close)
+				Eventually(func(g Gomega) { // a datagram may be lost
+					_, err := connection.Write([]byte(sender))
+					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(connection.SetReadDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
+					response := make([]byte, 100)
+					n, err := connection.Read(response)
+					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(string(response[:n])).To(Equal("ECHO " + sender))
+				}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
+			}
+		}, SpecTimeout(4*time.Minute))
 
-	// runSSH runs a command in the guest from outside of the cluster.
-	runSSH := func(ctx context.Context, command string) string {
-		GinkgoHelper()
-		return expectVirtctl(ctx, append([]string{"ssh", "-c", command, "debian@vmi/" + name}, access...)...)
-	}
-
-	It("accepts SSH with a key from outside of the cluster, and copies of files in both directions", func(ctx context.Context) {
-		Expect(runSSH(ctx, "cat /var/lib/vireo-marker; id -un")).To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
-		uploaded, downloaded := filepath.Join(GinkgoT().TempDir(), "there"), filepath.Join(GinkgoT().TempDir(), "back")
-		Expect(os.WriteFile(uploaded, []byte(strings.Repeat("vireo ", 100_000)), 0o600)).To(Succeed())
-		expectVirtctl(ctx, append([]string{"scp", uploaded, "debian@vmi/debian:/tmp/copy"}, access...)...)
-		expectVirtctl(ctx, append([]string{"scp", "debian@vmi/debian:/tmp/copy", downloaded}, access...)...)
-		copied, err := os.ReadFile(downloaded)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(copied)).To(Equal(strings.Repeat("vireo ", 100_000)))
-	}, SpecTimeout(5*time.Minute))
-
-	It("receives datagrams over port-forward, and each sender gets its own response", func(ctx context.Context) {
-		runSSH(ctx, inBackground(udpEcho))
-		at, _ := forward(ctx, namespace, name, "udp/:9999")
-		for _, sender := range []string{"one", "two"} {
-			connection, err := (&net.Dialer{}).DialContext(ctx, "udp", at)
-			Expect(err).NotTo(HaveOccurred())
-			DeferCleanup(connection.Close)
-			Eventually(func(g Gomega) { // a datagram may be lost
-				_, err := connection.Write([]byte(sender))
+		It("accepts connections over VSOCK", func(ctx context.Context) {
+			if !hasVSOCK() {
+				Skip("no /dev/vhost-vsock: this host's kernel has no vhost_vsock, or the nodes run elsewhere")
+			}
+			runSSH(ctx, inBackground(vsockEcho))
+			at, _ := forward(ctx, namespace, name, ":9999", "--vsock", "--vsock-tls=false")
+			Eventually(func(g Gomega) {
+				connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(connection.SetReadDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
-				response := make([]byte, 100)
-				n, err := connection.Read(response)
+				defer func() { _ = connection.Close() }()
+				_, err = connection.Write([]byte("one"))
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(string(response[:n])).To(Equal("ECHO " + sender))
+				response, err := io.ReadAll(io.LimitReader(connection, 100))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(string(response)).To(Equal("ECHO one"))
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
-		}
-	}, SpecTimeout(4*time.Minute))
-
-	It("accepts connections over VSOCK", func(ctx context.Context) {
-		if !hasVSOCK() {
-			Skip("no /dev/vhost-vsock: this host's kernel has no vhost_vsock, or the nodes run elsewhere")
-		}
-		runSSH(ctx, inBackground(vsockEcho))
-		at, _ := forward(ctx, namespace, name, ":9999", "--vsock", "--vsock-tls=false")
-		Eventually(func(g Gomega) {
-			connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
-			g.Expect(err).NotTo(HaveOccurred())
-			defer func() { _ = connection.Close() }()
-			_, err = connection.Write([]byte("one"))
-			g.Expect(err).NotTo(HaveOccurred())
-			response, err := io.ReadAll(io.LimitReader(connection, 100))
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(string(response)).To(Equal("ECHO one"))
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
-	}, SpecTimeout(4*time.Minute))
-})
+		}, SpecTimeout(4*time.Minute))
+	})

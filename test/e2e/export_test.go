@@ -31,8 +31,8 @@ import (
 	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
-// exported is the text that a guest writes to its disks before a snapshot that is exported. The guest's shell computes it from
-// writeExported, so that the disk contains it only if the command was executed.
+// exported is the text that a guest writes to its disks before a snapshot that is exported. The guest's shell computes
+// it from writeExported, so that the disk contains it only if the command was executed.
 const writeExported, exported = "EXPORTED-$((1000+337))-BY-THE-GUEST", "EXPORTED-1337-BY-THE-GUEST"
 
 // writeOn writes a text to the disks of a guest with these serials.
@@ -47,8 +47,8 @@ func writeOn(ctx context.Context, namespace, name, text string, disks ...string)
 	t.Kill()
 }
 
-// expectExported downloads a snapshot with two disks, "files" and "block", of a running guest as a user does, and checks that a client
-// without the token cannot.
+// expectExported downloads a snapshot with two disks, "files" and "block", of a running guest as a user does, and
+// checks that a client without the token cannot.
 func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 	GinkgoHelper()
 	directory := GinkgoT().TempDir()
@@ -65,18 +65,23 @@ func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 		expectVirtctl(ctx, append(download, "--output="+raw+".gz")...)
 		data, err := os.ReadFile(raw)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(bytes.Contains(data, []byte(exported))).To(BeTrue(), "%s does not have what the guest has written: %d bytes", volume, len(data))
+		Expect(bytes.Contains(data, []byte(exported))).To(BeTrue(), "%s does not have what the guest has written: %d bytes",
+			volume, len(data))
 		sums[volume] = sum(bytes.NewReader(data))
 		Expect(sumOfGzip(raw + ".gz")).To(Equal(sums[volume]))
 	}
 	image := filepath.Join(directory, "image.tar")
-	expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--format=oci", "--output="+image, "--port-forward")
+	expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--format=oci", "--output="+image,
+		"--port-forward")
 	expectImage(image, vm, sums)
-	manifests := expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--manifest", "--include-secret", "--port-forward")
-	Expect(manifests).To(And(ContainSubstring("kind: VirtualMachine\n"), ContainSubstring("name: "+vm+"\n"), ContainSubstring("/volumes/taken-files/disk.img.gz")))
+	manifests := expectVirtctl(ctx, "vmexport", "download", "-n", namespace, export.Name, "--manifest", "--include-secret",
+		"--port-forward")
+	Expect(manifests).To(And(ContainSubstring("kind: VirtualMachine\n"), ContainSubstring("name: "+vm+"\n"),
+		ContainSubstring("/volumes/taken-files/disk.img.gz")))
 	if hasLocalNodes() {
 		expectSameDisks(ctx, export, sums)
-		expectProxied(ctx, export, map[string]string{"/volumes/taken-files/disk.img": sums["files"], content.OCIPath: sumOfFile(image)})
+		expectProxied(ctx, export,
+			map[string]string{"/volumes/taken-files/disk.img": sums["files"], content.OCIPath: sumOfFile(image)})
 	}
 
 	expectKubeVirtExports(ctx, namespace, snapshot, vm, sums)
@@ -85,7 +90,8 @@ func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 	expectVirtctl(ctx, "vmexport", "create", "-n", namespace, "live", "--vm="+vm)
 	live := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "live"}}
 	expectExport(ctx, live, exportv1.Pending)
-	Expect(live.Status.Conditions).To(ContainElement(And(HaveField("Type", exportv1.ConditionReady), HaveField("Reason", "InUse"))))
+	Expect(live.Status.Conditions).To(
+		ContainElement(And(HaveField("Type", exportv1.ConditionReady), HaveField("Reason", "InUse"))))
 
 	for _, object := range []client.Object{export, live} {
 		expectVirtctl(ctx, "vmexport", "delete", "-n", namespace, object.GetName())
@@ -94,11 +100,14 @@ func expectExported(ctx context.Context, namespace, snapshot, vm string) {
 	pod := metav1.ObjectMeta{Namespace: namespace, Name: content.ServiceName(export.Name)}
 	expectGone(ctx, &corev1.Pod{ObjectMeta: pod})
 	expectGone(ctx, &corev1.Service{ObjectMeta: pod})
-	expectGone(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: export.Name + "-files"}})
+	expectGone(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: export.Name + "-files"}})
 }
 
 // expectExport waits for a phase of an export, and reads it.
-func expectExport(ctx context.Context, export *exportv1.VirtualMachineExport, phase exportv1.VirtualMachineExportPhase) {
+func expectExport(
+	ctx context.Context, export *exportv1.VirtualMachineExport, phase exportv1.VirtualMachineExportPhase,
+) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(export), export)).To(Succeed())
@@ -115,7 +124,8 @@ func expectImageExport(ctx context.Context, export *exportv1.VirtualMachineExpor
 		g.Expect(export.Status).NotTo(BeNil())
 		g.Expect(export.Status.Phase).To(Equal(exportv1.Ready), "%+v", export.Status.Conditions)
 		g.Expect(export.Status.Conditions).To(ContainElement(And(
-			HaveField("Type", exportv1.ConditionOCIReady), HaveField("Status", corev1.ConditionTrue), HaveField("Reason", exportapi.OCIDigestsComputedReason))))
+			HaveField("Type", exportv1.ConditionOCIReady), HaveField("Status", corev1.ConditionTrue),
+			HaveField("Reason", exportapi.OCIDigestsComputedReason))))
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
@@ -149,18 +159,21 @@ func sumOfGzip(name string) string {
 func expectSameDisks(ctx context.Context, export *exportv1.VirtualMachineExport, sums map[string]string) {
 	GinkgoHelper()
 	pod := &corev1.Pod{}
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: export.Namespace, Name: content.ServiceName(export.Name)}, pod)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: export.Namespace, Name: content.ServiceName(export.Name)}, pod)).
+		To(Succeed())
 	root := filepath.Join("/proc", strconv.Itoa(podProcess(pod, "virt-exportserver").PID), "root")
-	Expect(sumOfFile(filepath.Join(root, content.VolumeDirectory, export.Name+"-files", "disk.img"))).To(Equal(sums["files"]))
+	Expect(sumOfFile(filepath.Join(root, content.VolumeDirectory, export.Name+"-files", "disk.img"))).
+		To(Equal(sums["files"]))
 	Expect(sumOfFile(filepath.Join(root, content.DeviceDirectory, export.Name+"-block"))).To(Equal(sums["block"]))
 }
 
-// expectProxied downloads through virt-exportproxy, as an Ingress does, and checks that requests without the token are rejected. sums are
-// those of what is at some paths.
+// expectProxied downloads through virt-exportproxy, as an Ingress does, and checks that requests without the token are
+// rejected. sums are those of what is at some paths.
 func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, sums map[string]string) {
 	GinkgoHelper()
 	secret := &corev1.Secret{}
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: export.Namespace, Name: *export.Status.TokenSecretRef}, secret)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: export.Namespace, Name: *export.Status.TokenSecretRef}, secret)).
+		To(Succeed())
 	token := string(secret.Data[content.TokenKey])
 	foreign := newNamespace(ctx)
 	proxy := newProxyClient(ctx)
@@ -178,8 +191,10 @@ func expectProxied(ctx context.Context, export *exportv1.VirtualMachineExport, s
 		Expect(len(body)).To(BeNumerically("<", 1000))
 	}
 	for path, refused := range map[string]int{
-		content.ProxyPath(foreign, export.Name) + file: http.StatusNotFound, content.ProxyPath(export.Namespace, "other") + file: http.StatusNotFound,
-		proxyPath + "/volumes/other/disk.img": http.StatusNotFound, proxyPath + "/../live" + file: http.StatusBadRequest, "/metrics": http.StatusBadRequest,
+		content.ProxyPath(foreign, export.Name) + file:      http.StatusNotFound,
+		content.ProxyPath(export.Namespace, "other") + file: http.StatusNotFound,
+		proxyPath + "/volumes/other/disk.img":               http.StatusNotFound,
+		proxyPath + "/../live" + file:                       http.StatusBadRequest, "/metrics": http.StatusBadRequest,
 	} {
 		code, _ := proxy.get(ctx, path, token)
 		Expect(code).To(Equal(refused), path)
@@ -195,7 +210,8 @@ type proxyClient struct {
 func newProxyClient(ctx context.Context) proxyClient {
 	GinkgoHelper()
 	pods, bundles := &corev1.PodList{}, &corev1.ConfigMap{}
-	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: content.ProxyService})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: content.ProxyService})).
+		To(Succeed())
 	Expect(pods.Items).NotTo(BeEmpty())
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: "kubevirt", Name: certificate.BundleName}, bundles)).To(Succeed())
 	roots := x509.NewCertPool()

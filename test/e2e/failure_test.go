@@ -20,7 +20,8 @@ import (
 
 var _ = Describe("A VM that cannot start reports the reason", func() {
 	DescribeTable("in its printableStatus, its VMI's conditions and virtctl explain",
-		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus, matcher gomegatypes.GomegaMatcher, explained string) {
+		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus,
+			matcher gomegatypes.GomegaMatcher, explained string) {
 			namespace := newNamespace(ctx)
 			create(ctx, &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "without-userdata"},

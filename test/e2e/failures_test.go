@@ -15,8 +15,8 @@ import (
 	"github.com/onsi/gomega/format"
 )
 
-// failuresFile is the path of a list of failed specs with their expectations, for a CI system that shows only the end of the output. If it
-// is empty, no list is written.
+// failuresFile is the path of a list of failed specs with their expectations, for a CI system that shows only the end
+// of the output. If it is empty, no list is written.
 var failuresFile = os.Getenv("FAILURES_FILE")
 
 var _ = ReportAfterSuite("failures, in short", func(report Report) {

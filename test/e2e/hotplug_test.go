@@ -53,7 +53,8 @@ var _ = Describe("A volume of a running VM", extended(3), Serial, func() {
 	above := func(n int) func(int) bool { return func(is int) bool { return is > n } }
 	attachmentPods := func(ctx context.Context) []corev1.Pod {
 		pods := &corev1.PodList{}
-		Expect(k8s.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1.AppLabel: "hotplug-disk"})).To(Succeed())
+		Expect(k8s.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1.AppLabel: "hotplug-disk"})).
+			To(Succeed())
 		return pods.Items
 	}
 	plug := func(ctx context.Context) {
@@ -75,9 +76,11 @@ var _ = Describe("A volume of a running VM", extended(3), Serial, func() {
 
 	It("is plugged, keeps its data, survives a new agent, and is unplugged, in the same Pod", func(ctx context.Context) {
 		namespace = newNamespace(ctx)
-		create(ctx, makeClaim(namespace, claim, corev1.PersistentVolumeBlock), makeVM(namespace, name, withUserData(countsOnDisk)))
+		create(ctx, makeClaim(namespace, claim, corev1.PersistentVolumeBlock),
+			makeVM(namespace, name, withUserData(countsOnDisk)))
 		before := launcherPod(ctx, expectReady(ctx, namespace, name))
-		Eventually(func() string { return console(ctx, namespace, name) }).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).
+		Eventually(func() string { return console(ctx, namespace, name) }).WithContext(ctx).WithTimeout(
+			bootTimeout).WithPolling(pollInterval).
 			Should(ContainSubstring("VIREO-NO-DISK"))
 
 		By("plugging it")

@@ -73,7 +73,8 @@ func decodeJSON(text []byte, into any) {
 	Expect(json.Unmarshal(text, into)).To(Succeed(), string(text))
 }
 
-// expectImage reads an archive as an importer of OCI images does. It has the VM and its disks, whose checksums are known, and nothing else.
+// expectImage reads an archive as an importer of OCI images does. It has the VM and its disks, whose checksums are
+// known, and nothing else.
 func expectImage(archive, name string, sums map[string]string) {
 	GinkgoHelper()
 	image := readImage(archive)

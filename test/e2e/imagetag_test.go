@@ -43,7 +43,8 @@ var _ = Describe("A guest whose image has another content on the target", extend
 			state := vmi(ctx, n.namespace, n.name).Status.MigrationState
 			g.Expect(state).NotTo(BeNil())
 			g.Expect(state.Failed).To(BeTrue())
-			g.Expect(state.FailureReason).To(And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring(tag)))
+			g.Expect(state.FailureReason).To(
+				And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring(tag)))
 		}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 		after := vmi(ctx, n.namespace, n.name)
 		Expect(after.Status.NodeName).To(Equal(n.instance.Status.NodeName))
@@ -69,6 +70,7 @@ func tagImage(ctx context.Context, node, from, to string) {
 	Expect(err).NotTo(HaveOccurred())
 	ctr := filepath.Join(strings.TrimSpace(string(built)), "ctr")
 	out, err := exec.CommandContext(ctx, os.Getenv("VIREO_CLUSTER"), "exec", node, "--",
-		ctr, "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "images", "tag", "--force", from, to).CombinedOutput()
+		ctr, "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "images", "tag", "--force", from,
+		to).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 }

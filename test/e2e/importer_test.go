@@ -30,9 +30,9 @@ import (
 // importerLabel marks the CustomResourceDefinitions of the stand-in.
 const importerLabel = "vireo-e2e-importer"
 
-// startImporter runs a stand-in for the Containerized Data Importer in a namespace until the spec ends. It creates the claims of
-// DataVolumes, and fills those that are copies with the small guest's disk. The CustomResourceDefinitions are kept until the suite ends,
-// because parallel specs use them. On a cluster with the importer itself, it does nothing.
+// startImporter runs a stand-in for the Containerized Data Importer in a namespace until the spec ends. It creates the
+// claims of DataVolumes, and fills those that are copies with the small guest's disk. The CustomResourceDefinitions are
+// kept until the suite ends, because parallel specs use them. On a cluster with the importer itself, it does nothing.
 func startImporter(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	if hasImporter(ctx) {
@@ -82,7 +82,8 @@ func startImporter(ctx context.Context, namespace string) {
 	})
 }
 
-// hasImporter reports whether the cluster has the importer itself: an object for its operator, for which the stand-in has no kind.
+// hasImporter reports whether the cluster has the importer itself: an object for its operator, for which the stand-in
+// has no kind.
 func hasImporter(ctx context.Context) bool {
 	GinkgoHelper()
 	list := &unstructured.UnstructuredList{}
@@ -95,7 +96,8 @@ func hasImporter(ctx context.Context) bool {
 	return len(list.Items) > 0
 }
 
-// expectGolden fills a claim with the small guest's disk, from which the importer makes copies. The stand-in does not read it.
+// expectGolden fills a claim with the small guest's disk, from which the importer makes copies. The stand-in does not
+// read it.
 func expectGolden(ctx context.Context, namespace, name string) {
 	GinkgoHelper()
 	if !hasImporter(ctx) {
@@ -103,7 +105,8 @@ func expectGolden(ctx context.Context, namespace, name string) {
 	}
 	claim := &corev1.PersistentVolumeClaim{}
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)).To(Succeed())
-	Eventually(fillClaim).WithArguments(ctx, claim).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeTrue())
+	Eventually(fillClaim).WithArguments(ctx, claim).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeTrue())
 }
 
 var _ = SynchronizedAfterSuite(func() {}, func(ctx context.Context) {

@@ -32,7 +32,8 @@ func testdata(name string) string {
 // createTypedVM creates a VM with the small guest as a user does, and returns its manifest.
 func createTypedVM(ctx context.Context, namespace, name, instancetype, preference string) string {
 	GinkgoHelper()
-	manifest := expectVirtctl(ctx, "create", "vm", "--name="+name, "--instancetype="+instancetype, "--preference="+preference,
+	manifest := expectVirtctl(ctx, "create", "vm", "--name="+name, "--instancetype="+instancetype,
+		"--preference="+preference,
 		"--volume-containerdisk=src:"+image("guest-small"), "--termination-grace-period=20")
 	kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")
 	return manifest
@@ -51,31 +52,35 @@ func expectStored(ctx context.Context, namespace string, ref *v1.InstancetypeSta
 	Expect(ref).To(HaveField("Name", name))
 	Expect(ref.ControllerRevisionRef).NotTo(BeNil())
 	revision := &appsv1.ControllerRevision{}
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.ControllerRevisionRef.Name}, revision)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.ControllerRevisionRef.Name}, revision)).
+		To(Succeed())
 }
 
 var _ = Describe("A VM with an instance type and a preference", func() {
-	It("infers them from the golden image of its DataVolume, and its manifest stays as it is", extended(3), func(ctx context.Context) {
-		namespace := newNamespace(ctx)
-		startImporter(ctx, namespace)
-		manifest := strings.ReplaceAll(testdata("inference.yaml"), "NAMESPACE", namespace)
-		kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")
-		expectGolden(ctx, namespace, "golden")
-		instance := expectReady(ctx, namespace, "guide")
-		expectConsole(ctx, namespace, "guide", bootTimeout, And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
+	It("infers them from the golden image of its DataVolume, and its manifest stays as it is", extended(3),
+		func(ctx context.Context) {
+			namespace := newNamespace(ctx)
+			startImporter(ctx, namespace)
+			manifest := strings.ReplaceAll(testdata("inference.yaml"), "NAMESPACE", namespace)
+			kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")
+			expectGolden(ctx, namespace, "golden")
+			instance := expectReady(ctx, namespace, "guide")
+			expectConsole(ctx, namespace, "guide", bootTimeout,
+				And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
 
-		Expect(instance.Annotations).To(And(
-			HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "u1.nano"), HaveKeyWithValue(v1.ClusterPreferenceAnnotation, "linux")))
-		Expect(instance.Spec.Domain.Memory.Guest).To(HaveValue(BeComparableTo(resource.MustParse("512Mi"))))
-		Expect(instance.Spec.Domain.Devices.Disks).To(And(HaveLen(2), HaveEach(HaveField("Disk.Bus", v1.DiskBusVirtio))))
-		Expect(instance.Spec.Domain.Devices.Interfaces).To(ConsistOf(HaveField("Model", v1.VirtIO)))
-		vm := readVM(ctx, namespace, "guide")
-		expectStored(ctx, namespace, vm.Status.InstancetypeRef, "u1.nano")
-		expectStored(ctx, namespace, vm.Status.PreferenceRef, "linux")
-		Expect(vm.Spec.Instancetype).To(HaveValue(Equal(v1.InstancetypeMatcher{InferFromVolume: "root"})))
-		differences, _ := kubectlOutputs(ctx, manifest, "diff", "-n", namespace, "-f", "-")
-		Expect(differences).To(BeEmpty())
-	}, SpecTimeout(8*time.Minute))
+			Expect(instance.Annotations).To(And(
+				HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "u1.nano"),
+				HaveKeyWithValue(v1.ClusterPreferenceAnnotation, "linux")))
+			Expect(instance.Spec.Domain.Memory.Guest).To(HaveValue(BeComparableTo(resource.MustParse("512Mi"))))
+			Expect(instance.Spec.Domain.Devices.Disks).To(And(HaveLen(2), HaveEach(HaveField("Disk.Bus", v1.DiskBusVirtio))))
+			Expect(instance.Spec.Domain.Devices.Interfaces).To(ConsistOf(HaveField("Model", v1.VirtIO)))
+			vm := readVM(ctx, namespace, "guide")
+			expectStored(ctx, namespace, vm.Status.InstancetypeRef, "u1.nano")
+			expectStored(ctx, namespace, vm.Status.PreferenceRef, "linux")
+			Expect(vm.Spec.Instancetype).To(HaveValue(Equal(v1.InstancetypeMatcher{InferFromVolume: "root"})))
+			differences, _ := kubectlOutputs(ctx, manifest, "diff", "-n", namespace, "-f", "-")
+			Expect(differences).To(BeEmpty())
+		}, SpecTimeout(8*time.Minute))
 
 	It("runs as Linux, as Windows and as a legacy guest, of u1 and of o1", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -84,15 +89,18 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 		} {
 			createTypedVM(ctx, namespace, vm.name, vm.instancetype, vm.preference)
 		}
-		linux, windows, legacy := expectReady(ctx, namespace, "linux"), expectReady(ctx, namespace, "windows"), expectReady(ctx, namespace, "legacy")
+		linux, windows, legacy := expectReady(ctx, namespace, "linux"), expectReady(ctx, namespace, "windows"),
+			expectReady(ctx, namespace, "legacy")
 
 		bus := func(instance *v1.VirtualMachineInstance) v1.DiskBus {
 			return instance.Spec.Domain.Devices.Disks[0].Disk.Bus
 		}
-		Expect([]v1.DiskBus{bus(linux), bus(windows), bus(legacy)}).To(Equal([]v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSATA, v1.DiskBusSATA}))
+		Expect([]v1.DiskBus{bus(linux), bus(windows), bus(legacy)}).
+			To(Equal([]v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSATA, v1.DiskBusSATA}))
 		Expect(linux.Spec.Domain.Firmware.Bootloader.EFI).NotTo(BeNil())
 		Expect(windows.Spec.Domain.Features.Hyperv).NotTo(BeNil())
-		Expect(windows.Spec.Domain.Resources.Requests).To(HaveKeyWithValue(corev1.ResourceMemory, BeComparableTo(resource.MustParse("256Mi"))))
+		Expect(windows.Spec.Domain.Resources.Requests).To(
+			HaveKeyWithValue(corev1.ResourceMemory, BeComparableTo(resource.MustParse("256Mi"))))
 	}, SpecTimeout(8*time.Minute))
 
 	It("runs on CPUs and huge pages of its own as cx1", func(ctx context.Context) {

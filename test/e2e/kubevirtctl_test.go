@@ -17,7 +17,8 @@ import (
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
 )
 
-// kubevirtVirtctl is KubeVirt's own virtctl, which `hack/tools/build.sh kubevirt-virtctl` builds. Without it, nothing is tried with it.
+// kubevirtVirtctl is KubeVirt's own virtctl, which `hack/tools/build.sh kubevirt-virtctl` builds. Without it, nothing
+// is tried with it.
 var kubevirtVirtctl = os.Getenv("KUBEVIRT_VIRTCTL")
 
 // runKubeVirtctl runs a command of KubeVirt's virtctl.
@@ -47,7 +48,8 @@ func expectKubeVirtExports(ctx context.Context, namespace, snapshot, vm string, 
 	directory := GinkgoT().TempDir()
 	raw, packed := filepath.Join(directory, "files.img"), filepath.Join(directory, "block.img.gz")
 	download := []string{"vmexport", "download", "-n", namespace, name, "--port-forward", patience}
-	expectKubeVirtctl(ctx, append(download, "--snapshot="+snapshot, "--volume="+name+"-files", "--format=raw", "--output="+raw, "--keep-vme")...)
+	expectKubeVirtctl(ctx, append(download, "--snapshot="+snapshot, "--volume="+name+"-files", "--format=raw",
+		"--output="+raw, "--keep-vme")...)
 	Expect(sumOfFile(raw)).To(Equal(sums["files"]))
 	expectKubeVirtctl(ctx, append(download, "--volume="+name+"-block", "--output="+packed)...)
 	Expect(sumOfGzip(packed)).To(Equal(sums["block"]))

@@ -34,8 +34,8 @@ const logRecord = 512
 
 // migratingUserData starts programs that reveal errors of a migration:
 //   - a counter in memory, on the console and on a disk that is transferred;
-//   - a log on the shared disk, the one without a serial: each record has its number, the guest's uptime and the SHA-256 of
-//     both and the previous sum. A second running guest would have another uptime and break the chain;
+//   - a log on the shared disk, the one without a serial: each record has its number, the guest's uptime and the
+//     SHA-256 of both and the previous sum. A second running guest would have another uptime and break the chain;
 //   - an echo server on the second network;
 //   - a program that changes memory continuously.
 const migratingUserData = "#!/bin/sh\n" + counter + `
@@ -62,7 +62,8 @@ type logEntry struct {
 	uptime float64
 }
 
-// records returns the number of records of a guest's log on a disk, and checks them. The guest may be writing the last one.
+// records returns the number of records of a guest's log on a disk, and checks them. The guest may be writing the last
+// one.
 func records(ctx context.Context, device string) int {
 	GinkgoHelper()
 	var entries []logEntry
@@ -79,7 +80,8 @@ func readLog(ctx context.Context, device string) ([]logEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Direct I/O avoids this host's page cache of a device, because the guest also writes without it. Not every file system has it.
+	// Direct I/O avoids this host's page cache of a device, because the guest also writes without it. Not every file
+	// system has it.
 	how := "iflag=direct"
 	if info.Mode().IsRegular() {
 		how = "iflag=fullblock"
@@ -99,7 +101,8 @@ func readLog(ctx context.Context, device string) ([]logEntry, error) {
 		}
 		expected := fmt.Sprintf("%x", sha256.Sum256([]byte(fields[0]+" "+fields[1]+" "+sum+"\n")))
 		if fields[2] != expected {
-			return entries, fmt.Errorf("record %d is %q, but its sum would be %s after %s", len(entries)+1, record, expected, sum)
+			return entries, fmt.Errorf("record %d is %q, but its sum would be %s after %s", len(entries)+1, record, expected,
+				sum)
 		}
 		sum = fields[2]
 		entry := logEntry{}
@@ -110,7 +113,8 @@ func readLog(ctx context.Context, device string) ([]logEntry, error) {
 			return entries, fmt.Errorf("record %d is %q: %w", len(entries)+1, record, err)
 		}
 		if len(entries) > 0 && entry.uptime < entries[len(entries)-1].uptime {
-			return entries, fmt.Errorf("record %d is %q: the guest's time went back from %g", len(entries)+1, record, entries[len(entries)-1].uptime)
+			return entries, fmt.Errorf("record %d is %q: the guest's time went back from %g", len(entries)+1, record,
+				entries[len(entries)-1].uptime)
 		}
 		entries = append(entries, entry)
 	}
@@ -130,7 +134,8 @@ func (e *consoleLogs) follow(ctx context.Context, instance *v1.VirtualMachineIns
 	defer GinkgoRecover()
 	for ctx.Err() == nil {
 		pods := &corev1.PodList{}
-		if err := k8s.List(ctx, pods, client.InNamespace(instance.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}); err == nil {
+		if err := k8s.List(ctx, pods, client.InNamespace(instance.Namespace),
+			client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}); err == nil {
 			for i := range pods.Items {
 				e.add(ctx, &pods.Items[i])
 			}
@@ -196,18 +201,19 @@ type migrationTimes struct {
 	To   string `json:"to"`
 	// Total is the time from the request to the migration's final phase.
 	Total float64 `json:"totalMs"`
-	// PingGap is the longest time without a reply to a ping, ConnectionGap the longest time without data on the connection.
+	// PingGap is the longest time without a reply to a ping, ConnectionGap the longest time without data on the
+	// connection.
 	PingGap       float64 `json:"downtimeMs,omitempty"`
 	ConnectionGap float64 `json:"connectionMs,omitempty"`
-	// Announced is the time from the last reply on the source to the first frame that announces the guest on the target. QEMU sends
-	// RARP, the guest ARP.
+	// Announced is the time from the last reply on the source to the first frame that announces the guest on the target.
+	// QEMU sends RARP, the guest ARP.
 	Announced float64 `json:"announcedMs,omitempty"`
 	RARP      int     `json:"rarp,omitempty"`
 	ARP       int     `json:"arp,omitempty"`
 }
 
-// addGaps adds the longest gaps of replies and connection, and the announcements since the request. All of them are counted: on a busy machine
-// the longest gap can follow them.
+// addGaps adds the longest gaps of replies and connection, and the announcements since the request. All of them are
+// counted: on a busy machine the longest gap can follow them.
 func (j *migrationTimes) addGaps(replies, connection *gaps, frames []announcement) {
 	since, pingGap := replies.restart()
 	_, connectionGap := connection.restart()
@@ -242,7 +248,8 @@ func newMigrationReport(each []migrationTimes) *migrationReport {
 		for _, times := range each {
 			all = append(all, value(times))
 		}
-		return map[string]float64{"p50": quantile.Nearest(all, 0.50), "p95": quantile.Nearest(all, 0.95), "max": quantile.Nearest(all, 1)}
+		return map[string]float64{"p50": quantile.Nearest(all, 0.50), "p95": quantile.Nearest(all, 0.95),
+			"max": quantile.Nearest(all, 1)}
 	}
 	return &migrationReport{
 		Count: len(each), Each: each,
@@ -261,8 +268,10 @@ func (j *migrationReport) table() string {
 	for _, line := range []struct {
 		title   string
 		figures map[string]float64
-	}{{"total, request to Succeeded", j.Total}, {"downtime, by ping", j.PingGap}, {"first announcement, by frames", j.Announced}, {"longest gap of the TCP connection", j.Connection}} {
-		fmt.Fprintf(&b, "%-34s %9.0f %9.0f %9.0f\n", line.title, line.figures["p50"], line.figures["p95"], line.figures["max"])
+	}{{"total, request to Succeeded", j.Total}, {"downtime, by ping", j.PingGap},
+		{"first announcement, by frames", j.Announced}, {"longest gap of the TCP connection", j.Connection}} {
+		fmt.Fprintf(&b, "%-34s %9.0f %9.0f %9.0f\n", line.title, line.figures["p50"], line.figures["p95"],
+			line.figures["max"])
 	}
 	return b.String()
 }

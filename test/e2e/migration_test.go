@@ -49,47 +49,50 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 	}, NodeTimeout(8*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 
-	It("keeps its count, its log and its TCP connection, and announces its new node on the network", func(ctx context.Context) {
-		connection := startEcho(n.background, net.JoinHostPort(guestAddress, strconv.Itoa(echoPort)))
-		replies := pings(n.background, guestAddress)
-		announced := announcements(n.background, n.address(ctx))
-		Eventually(replies.count).WithContext(ctx).WithTimeout(shortTimeout).Should(BeNumerically(">", 10))
-		var each []migrationTimes
-		for range migrations {
-			before := len(announced())
-			replies.restart()
-			connection.restart()
-			times := n.expectMigration(ctx, n.migrate)
-			n.expectCounts(ctx)
-			times.addGaps(replies, &connection.gaps, announced()[before:])
-			Expect(connection.broken()).To(Succeed(), "after %d migrations", n.migrated)
-			Expect(times.RARP).To(BeNumerically(">", 0), "QEMU has sent no RARP from node %s", times.To)
-			Expect(times.ARP).To(BeNumerically(">", 0), "the guest has sent no ARP from node %s", times.To)
-			GinkgoWriter.Printf("%+v\n", times)
-			each = append(each, times)
-		}
-		report := newMigrationReport(each)
-		report.Records, report.Counted = n.expectLog(ctx), n.expectAllCounted()
-		AddReportEntry("migrations", report.table())
-		if migrationsReport != "" {
-			report.write(migrationsReport)
-		}
-	}, SpecTimeout(8*time.Minute+time.Duration(migrations)*time.Minute))
+	It("keeps its count, its log and its TCP connection, and announces its new node on the network",
+		func(ctx context.Context) {
+			connection := startEcho(n.background, net.JoinHostPort(guestAddress, strconv.Itoa(echoPort)))
+			replies := pings(n.background, guestAddress)
+			announced := announcements(n.background, n.address(ctx))
+			Eventually(replies.count).WithContext(ctx).WithTimeout(shortTimeout).Should(BeNumerically(">", 10))
+			var each []migrationTimes
+			for range migrations {
+				before := len(announced())
+				replies.restart()
+				connection.restart()
+				times := n.expectMigration(ctx, n.migrate)
+				n.expectCounts(ctx)
+				times.addGaps(replies, &connection.gaps, announced()[before:])
+				Expect(connection.broken()).To(Succeed(), "after %d migrations", n.migrated)
+				Expect(times.RARP).To(BeNumerically(">", 0), "QEMU has sent no RARP from node %s", times.To)
+				Expect(times.ARP).To(BeNumerically(">", 0), "the guest has sent no ARP from node %s", times.To)
+				GinkgoWriter.Printf("%+v\n", times)
+				each = append(each, times)
+			}
+			report := newMigrationReport(each)
+			report.Records, report.Counted = n.expectLog(ctx), n.expectAllCounted()
+			AddReportEntry("migrations", report.table())
+			if migrationsReport != "" {
+				report.write(migrationsReport)
+			}
+		}, SpecTimeout(8*time.Minute+time.Duration(migrations)*time.Minute))
 
-	It("has the same disks, and responds over console, port-forward and guest agent after the migrations", func(ctx context.Context) {
-		console, printed := openConsole(ctx, n.namespace, n.name), n.consoles.latest()
-		console.press("echo DISK-$(cat /mnt/data/count).\n")
-		expectOutput(ctx, console.Out, `DISK-(\d+)\.`)
-		onDisk := diskCount(string(console.Out.Contents()))
-		// The guest writes a number to the disk and then to the console.
-		Expect(onDisk).To(BeNumerically(">=", printed))
-		Eventually(n.consoles.latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">=", onDisk))
-		console.press("\x1d")
-		address, _ := forward(ctx, n.namespace, n.name, ":80")
-		expectHello(ctx, address)
-		expectAgent(ctx, n.namespace, n.name, shortTimeout)
-		Expect(kubectl(ctx, "", "get", "vmim", "-n", n.namespace)).To(MatchRegexp(`(?m)^NAME +PHASE +VMI\n(kubevirt-migrate-vm-\S+ +Succeeded +migrating\n)+$`))
-	}, SpecTimeout(4*time.Minute))
+	It("has the same disks, and responds over console, port-forward and guest agent after the migrations",
+		func(ctx context.Context) {
+			console, printed := openConsole(ctx, n.namespace, n.name), n.consoles.latest()
+			console.press("echo DISK-$(cat /mnt/data/count).\n")
+			expectOutput(ctx, console.Out, `DISK-(\d+)\.`)
+			onDisk := diskCount(string(console.Out.Contents()))
+			// The guest writes a number to the disk and then to the console.
+			Expect(onDisk).To(BeNumerically(">=", printed))
+			Eventually(n.consoles.latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+				Should(BeNumerically(">=", onDisk))
+			console.press("\x1d")
+			address, _ := forward(ctx, n.namespace, n.name, ":80")
+			expectHello(ctx, address)
+			expectAgent(ctx, n.namespace, n.name, shortTimeout)
+			Expect(kubectl(ctx, "", "get", "vmim", "-n", n.namespace)).To(MatchRegexp(`(?m)^NAME +PHASE +VMI\n(kubevirt-migrate-vm-\S+ +Succeeded +migrating\n)+$`))
+		}, SpecTimeout(4*time.Minute))
 
 	DescribeTable("stays on the source when the migration is aborted during the transfer", n.expectStays,
 		Entry("with virtctl migrate-cancel", SpecTimeout(4*time.Minute), func(ctx context.Context) {
@@ -118,38 +121,41 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			ContainSubstring("The migration does not converge (post-copy): not completed after 3s"))
 	}, SpecTimeout(4*time.Minute))
 
-	It("migrates from a drained node, while guests with other eviction strategies are shut down", extended(1), func(ctx context.Context) {
-		node := vmi(ctx, n.namespace, n.name).Status.NodeName
-		DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
-		drain := []string{"drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--force"}
+	It("migrates from a drained node, while guests with other eviction strategies are shut down", extended(1),
+		func(ctx context.Context) {
+			node := vmi(ctx, n.namespace, n.name).Status.NodeName
+			DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
+			drain := []string{"drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--force"}
 
-		By("refusing the eviction of a guest that cannot migrate, with the reason")
-		out, err := exec.CommandContext(ctx, kubectlProgram, append(drain, "--pod-selector=vm=stuck", "--timeout=8s")...).CombinedOutput()
-		Expect(err).To(HaveOccurred(), "the drain of a guest that cannot migrate has succeeded")
-		Expect(string(out)).To(ContainSubstring("VMI stuck is configured with an eviction strategy but is not live-migratable"))
-		explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, "stuck")
-		Expect(explained).To(ContainSubstring("waits for this guest, which cannot migrate"))
-		stuck := vmi(ctx, n.namespace, "stuck")
-		Expect(stuck.Status.Phase).To(Equal(v1.Running))
-		Expect(k8s.Delete(ctx, &v1.VirtualMachine{ObjectMeta: stuck.ObjectMeta})).To(Succeed())
+			By("refusing the eviction of a guest that cannot migrate, with the reason")
+			out, err := exec.CommandContext(ctx, kubectlProgram,
+				append(drain, "--pod-selector=vm=stuck", "--timeout=8s")...).CombinedOutput()
+			Expect(err).To(HaveOccurred(), "the drain of a guest that cannot migrate has succeeded")
+			Expect(string(out)).To(
+				ContainSubstring("VMI stuck is configured with an eviction strategy but is not live-migratable"))
+			explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, "stuck")
+			Expect(explained).To(ContainSubstring("waits for this guest, which cannot migrate"))
+			stuck := vmi(ctx, n.namespace, "stuck")
+			Expect(stuck.Status.Phase).To(Equal(v1.Running))
+			Expect(k8s.Delete(ctx, &v1.VirtualMachine{ObjectMeta: stuck.ObjectMeta})).To(Succeed())
 
-		By("draining the node, with limited bandwidth")
-		n.limit(ctx, "64Mi")
-		shutDown := map[string]*v1.VirtualMachineInstance{}
-		for _, name := range []string{"none", "possible"} {
-			shutDown[name] = vmi(ctx, n.namespace, name)
-			Expect(shutDown[name].Status.NodeName).To(Equal(node), name)
-		}
-		n.expectMigration(ctx, func(ctx context.Context) { kubectl(ctx, "", append(drain, "--timeout=3m")...) })
-		n.expectCounts(ctx)
-		n.expectLog(ctx)
-		Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
-			ContainSubstring("The guest's memory is compressed (zstd): no more than 64Mi may be sent a second."))
-		for name, before := range shutDown {
-			expectNewInstance(ctx, before)
-			Expect(expectPhase(ctx, n.namespace, name, v1.Running).Status.NodeName).NotTo(Equal(node))
-		}
-	}, SpecTimeout(8*time.Minute))
+			By("draining the node, with limited bandwidth")
+			n.limit(ctx, "64Mi")
+			shutDown := map[string]*v1.VirtualMachineInstance{}
+			for _, name := range []string{"none", "possible"} {
+				shutDown[name] = vmi(ctx, n.namespace, name)
+				Expect(shutDown[name].Status.NodeName).To(Equal(node), name)
+			}
+			n.expectMigration(ctx, func(ctx context.Context) { kubectl(ctx, "", append(drain, "--timeout=3m")...) })
+			n.expectCounts(ctx)
+			n.expectLog(ctx)
+			Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+				ContainSubstring("The guest's memory is compressed (zstd): no more than 64Mi may be sent a second."))
+			for name, before := range shutDown {
+				expectNewInstance(ctx, before)
+				Expect(expectPhase(ctx, n.namespace, name, v1.Running).Status.NodeName).NotTo(Equal(node))
+			}
+		}, SpecTimeout(8*time.Minute))
 })
 
 // migratingGuest is a guest that is migrated, with the observations of the specs.
@@ -235,7 +241,8 @@ func (n *migratingGuest) migration(ctx context.Context) *v1.VirtualMachineInstan
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
 	Expect(k8s.List(ctx, list, client.InNamespace(n.namespace))).To(Succeed())
-	list.Items = slices.DeleteFunc(list.Items, func(m v1.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != n.name })
+	list.Items = slices.DeleteFunc(list.Items,
+		func(m v1.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != n.name })
 	Expect(list.Items).NotTo(BeEmpty())
 	newest := slices.MaxFunc(list.Items, func(a, b v1.VirtualMachineInstanceMigration) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
@@ -263,8 +270,10 @@ func (n *migratingGuest) expectMigration(ctx context.Context, request func(conte
 
 	migration, state := n.migration(ctx), now.Status.MigrationState
 	Expect(state).To(And(HaveField("Failed", false), HaveField("MigrationUID", migration.UID),
-		HaveField("SourceNode", times.From), HaveField("TargetNode", times.To), HaveField("Mode", cmp.Or(n.mode, v1.MigrationPreCopy)),
-		HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", Not(BeNil())), HaveField("AbortRequested", false)))
+		HaveField("SourceNode", times.From), HaveField("TargetNode", times.To),
+		HaveField("Mode", cmp.Or(n.mode, v1.MigrationPreCopy)),
+		HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", Not(BeNil())),
+		HaveField("AbortRequested", false)))
 	Expect(state.SourcePod).NotTo(Equal(state.TargetPod))
 	Expect(state.MigrationNetworkType).To(Equal(n.network))
 	if n.network == v1.Migration {
@@ -291,7 +300,9 @@ func (n *migratingGuest) events(ctx context.Context) string {
 }
 
 // limit creates a migration policy that limits the guest's bandwidth until the spec ends.
-func (n *migratingGuest) limit(ctx context.Context, bandwidth string, change ...func(*migrationsv1alpha1.MigrationPolicySpec)) {
+func (n *migratingGuest) limit(
+	ctx context.Context, bandwidth string, change ...func(*migrationsv1alpha1.MigrationPolicySpec),
+) {
 	GinkgoHelper()
 	policy := &migrationsv1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: n.namespace}}
 	policy.Spec.Selectors = &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"vm": n.name}}
@@ -317,13 +328,15 @@ func (n *migratingGuest) expectStays(ctx context.Context, abort func(context.Con
 		HaveField("MigrationUID", migration.UID), HaveField("StartTimestamp", Not(BeNil())),
 		HaveField("MigrationPolicyName", HaveValue(Equal(n.namespace)))))
 	explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, n.name)
-	Expect(explained).To(And(ContainSubstring("migration "+migration.Name+" is "), ContainSubstring("The transfer to node "+state().TargetNode)))
+	Expect(explained).To(And(ContainSubstring("migration "+migration.Name+" is "),
+		ContainSubstring("The transfer to node "+state().TargetNode)))
 	target := &corev1.Pod{}
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: state().TargetPod}, target)).To(Succeed())
 	launchers := podProcesses(target, "virt-launcher")
 	Expect(launchers).NotTo(BeEmpty())
 	// The transfer of 128 MiB is in progress. At most 1 MiB is sent per second.
-	Eventually(receivedBy).WithArguments(launchers[0].PID).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+	Eventually(receivedBy).WithArguments(launchers[0].PID).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(
+		pollInterval).Should(
 		HaveKeyWithValue(v1.MigrationInterfaceName, BeNumerically(">", 512<<10)))
 	abort(ctx)
 	Eventually(state).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(And(
@@ -332,7 +345,8 @@ func (n *migratingGuest) expectStays(ctx context.Context, abort func(context.Con
 	GinkgoWriter.Printf("aborted: %+v\n", state())
 	Eventually(func(g Gomega) {
 		ended := &v1.VirtualMachineInstanceMigration{}
-		if err := k8s.Get(ctx, client.ObjectKeyFromObject(migration), ended); client.IgnoreNotFound(err) != nil || err == nil {
+		if err := k8s.Get(ctx, client.ObjectKeyFromObject(migration), ended); client.IgnoreNotFound(err) != nil ||
+			err == nil {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(ended.Status.Phase).To(Equal(v1.MigrationFailed))
 		}
@@ -346,7 +360,8 @@ func (n *migratingGuest) expectStays(ctx context.Context, abort func(context.Con
 func (n *migratingGuest) expectCounts(ctx context.Context) {
 	GinkgoHelper()
 	before := n.consoles.latest()
-	Eventually(n.consoles.latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
+	Eventually(n.consoles.latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeNumerically(">", before+1))
 }
 
 // expectAllCounted checks that no number is missing, and returns their count. A line that the guest wrote partly in one
@@ -354,17 +369,20 @@ func (n *migratingGuest) expectCounts(ctx context.Context) {
 func (n *migratingGuest) expectAllCounted() int {
 	GinkgoHelper()
 	all := n.consoles.counted()
-	Expect(len(all)).To(BeNumerically(">=", all[len(all)-1]-all[0]+1-n.migrated), "numbers are missing after %d migrations: %v", n.migrated, all)
+	Expect(len(all)).To(BeNumerically(">=", all[len(all)-1]-all[0]+1-n.migrated),
+		"numbers are missing after %d migrations: %v", n.migrated, all)
 	return len(all)
 }
 
-// expectLog checks the log on the shared disk from this host while the guest continues it, and returns the number of records.
+// expectLog checks the log on the shared disk from this host while the guest continues it, and returns the number of
+// records.
 func (n *migratingGuest) expectLog(ctx context.Context) int {
 	GinkgoHelper()
 	read := func() int { return records(ctx, n.log) }
 	before := read()
 	Expect(before).To(BeNumerically(">", 0))
-	Eventually(read).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before))
+	Eventually(read).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeNumerically(">", before))
 	return before
 }
 
@@ -415,7 +433,8 @@ func expectOneLauncher(ctx context.Context, instance *v1.VirtualMachineInstance)
 	pods := &corev1.PodList{}
 	former := map[types.UID]string{}
 	Eventually(func(g Gomega) {
-		g.Expect(k8s.List(ctx, pods, client.InNamespace(instance.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)})).To(Succeed())
+		g.Expect(k8s.List(ctx, pods, client.InNamespace(instance.Namespace),
+			client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)})).To(Succeed())
 		for i := range pods.Items {
 			former[pods.Items[i].UID] = pods.Items[i].Name
 		}

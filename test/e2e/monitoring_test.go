@@ -41,15 +41,15 @@ const (
 	operatorKinds = "../prometheusoperator"
 	// monitorAccount is the service account of Prometheus.
 	monitorAccount = "scraper"
-	// alertDelay replaces the durations for which alerts have to be true before they fire, which are minutes to a day. It is longer than a
-	// failing scrape takes.
+	// alertDelay replaces the durations for which alerts have to be true before they fire, which are minutes to a day. It
+	// is longer than a failing scrape takes.
 	alertDelay = "4s"
 	// heldFinalizer keeps a deleted VM.
 	heldFinalizer = "e2e.vireo/held"
 )
 
-// busyScript makes a guest use its disks and fill them to 100 % and to about 90 %. Then a hundred processes wait for a frozen file system,
-// and the guest agent reconnects, because it is queried for the load after that.
+// busyScript makes a guest use its disks and fill them to 100 % and to about 90 %. Then a hundred processes wait for a
+// frozen file system, and the guest agent reconnects, because it is queried for the load after that.
 const busyScript = `#!/bin/sh
 . /etc/init.d/lib
 touch /run/ignore-power-button
@@ -111,7 +111,8 @@ var _ = Describe("Prometheus", Ordered, Serial, extended(3), func() {
 	}, SpecTimeout(4*time.Minute))
 
 	It("has data for each query of the dashboards", func(ctx context.Context) {
-		Eventually(func(g Gomega) { m.expectDashboards(ctx, g) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
+		Eventually(func(g Gomega) { m.expectDashboards(ctx, g) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(
+			time.Second).Should(Succeed())
 	}, SpecTimeout(3*time.Minute))
 
 	It("fires and resolves each alert that can be provoked, and no other", func(ctx context.Context) {
@@ -139,11 +140,13 @@ func (m *monitored) start(ctx context.Context) {
 	GinkgoHelper()
 	m.namespace = newNamespace(ctx)
 	small := v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("32Mi")}}
-	create(ctx, makeVM(m.namespace, "busy", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withGracePeriod(25),
+	create(ctx, makeVM(m.namespace, "busy", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrate),
+		withGracePeriod(25),
 		withUserData(busyScript), withDisk("full", small), withDisk("nearly", small), withDisk("frozen", small)))
 
 	monitor := m.install(ctx)
-	m.prometheusServer = startPrometheus(ctx, scrapeConfig(monitor, accountKubeconfig(ctx, m.namespace, monitorAccount)), &m.rules)
+	m.prometheusServer = startPrometheus(ctx, scrapeConfig(monitor, accountKubeconfig(ctx, m.namespace, monitorAccount)),
+		&m.rules)
 	Eventually(func(g Gomega) {
 		g.Expect(m.scraped(ctx, g)).To(ConsistOf(podNames(components(ctx))))
 		good, errors := m.evaluated(ctx, g)
@@ -163,8 +166,8 @@ func (m *monitored) start(ctx context.Context) {
 	}
 }
 
-// install lets virt-controller install its objects for Prometheus. It copies the rules, with other durations, and returns the
-// ServiceMonitor.
+// install lets virt-controller install its objects for Prometheus. It copies the rules, with other durations, and
+// returns the ServiceMonitor.
 func (m *monitored) install(ctx context.Context) *monitorSpec {
 	GinkgoHelper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: prometheus.RoleName}}
@@ -182,7 +185,8 @@ func (m *monitored) install(ctx context.Context) *monitorSpec {
 		specOf(ctx, g, "PrometheusRule", "kubevirt", &m.rules)
 		binding := &rbacv1.RoleBinding{}
 		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(role), binding)).To(Succeed())
-		g.Expect(binding.Subjects).To(ConsistOf(rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: m.namespace, Name: monitorAccount}))
+		g.Expect(binding.Subjects).To(
+			ConsistOf(rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: m.namespace, Name: monitorAccount}))
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	Expect(m.rules.Groups).To(HaveLen(2))
 	for _, group := range m.rules.Groups {
@@ -198,7 +202,8 @@ func (m *monitored) install(ctx context.Context) *monitorSpec {
 // setMonitor sets the namespace and the account of Prometheus in the KubeVirt object; nil removes them.
 func setMonitor(ctx context.Context, namespace, account any) {
 	GinkgoHelper()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"monitorNamespace": namespace, "monitorAccount": account}})
+	patch, err := json.Marshal(
+		map[string]any{"spec": map[string]any{"monitorNamespace": namespace, "monitorAccount": account}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(k8s.Patch(ctx, kubeVirt(ctx), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
 }
@@ -219,7 +224,8 @@ func components(ctx context.Context) []corev1.Pod {
 	var all []corev1.Pod
 	for _, component := range []string{"virt-api", "virt-controller", "virt-handler", "virt-exportproxy"} {
 		pods := &corev1.PodList{}
-		Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
+		Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).
+			To(Succeed())
 		all = append(all, pods.Items...)
 	}
 	return slices.DeleteFunc(all, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
@@ -233,8 +239,8 @@ func podNames(pods []corev1.Pod) []string {
 	return names
 }
 
-// stopComponents stops the processes of all components, as if they hung, for a shorter time than the kubelet takes to restart their Pods.
-// The returned function continues them, and waits until their Pods are ready.
+// stopComponents stops the processes of all components, as if they hung, for a shorter time than the kubelet takes to
+// restart their Pods. The returned function continues them, and waits until their Pods are ready.
 func (m *monitored) stopComponents(ctx context.Context) (resume func()) {
 	GinkgoHelper()
 	var stopped []int
@@ -256,7 +262,8 @@ func (m *monitored) stopComponents(ctx context.Context) (resume func()) {
 	return func() {
 		GinkgoHelper()
 		signal(syscall.SIGCONT)
-		Eventually(func() []corev1.Pod { return components(ctx) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+		Eventually(func() []corev1.Pod { return components(ctx) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(
+			pollInterval).Should(
 			HaveEach(HaveField("Status.Conditions", ContainElement(And(
 				HaveField("Type", corev1.PodReady), HaveField("Status", corev1.ConditionTrue))))))
 	}
@@ -274,12 +281,14 @@ func (m *monitored) migrateSlowly(ctx context.Context) *v1.VirtualMachineInstanc
 	return migration
 }
 
-// expectDashboards checks that each query of the dashboards has data, for the guest busy, and that this guest uses disks and network.
+// expectDashboards checks that each query of the dashboards has data, for the guest busy, and that this guest uses
+// disks and network.
 func (m *monitored) expectDashboards(ctx context.Context, g Gomega) {
 	m.visit(ctx, g)
 	var empty []string
 	for _, file := range []string{"fleet.json", "vm.json"} {
-		queries, err := dashboards.Queries(filepath.Join("..", "..", "config", "grafana", file), map[string]string{"namespace": m.namespace, "name": "busy"})
+		queries, err := dashboards.Queries(filepath.Join("..", "..", "config", "grafana", file),
+			map[string]string{"namespace": m.namespace, "name": "busy"})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(queries).NotTo(BeEmpty())
 		for _, q := range queries {

@@ -35,19 +35,23 @@ var _ = Describe("A guest on the network", func() {
 			Spec:       corev1.ServiceSpec{Selector: map[string]string{"vm": "net"}, Ports: []corev1.ServicePort{{Port: 80}}},
 		}
 		create(ctx, service)
-		expectExec(ctx, server, bootTimeout, ContainSubstring("hello from"), "/tools", "get", "http://"+service.Spec.ClusterIP+"/")
-		Expect(instance.Status.Interfaces).To(ContainElement(And(HaveField("Name", "default"), HaveField("MAC", Not(BeEmpty())))))
+		expectExec(ctx, server, bootTimeout, ContainSubstring("hello from"), "/tools", "get",
+			"http://"+service.Spec.ClusterIP+"/")
+		Expect(instance.Status.Interfaces).To(
+			ContainElement(And(HaveField("Name", "default"), HaveField("MAC", Not(BeEmpty())))))
 	}
 
 	It("connects to a Pod on another node and is reachable through a Service, with masquerade", func(ctx context.Context) {
 		reaches(ctx, func(*v1.VirtualMachine) {})
 	}, SpecTimeout(8*time.Minute))
 
-	It("connects to a Pod on another node and is reachable through a Service, with bridge", extended(3), func(ctx context.Context) {
-		reaches(ctx, func(vm *v1.VirtualMachine) {
-			spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
-		})
-	}, SpecTimeout(8*time.Minute))
+	It("connects to a Pod on another node and is reachable through a Service, with bridge", extended(3),
+		func(ctx context.Context) {
+			reaches(ctx, func(vm *v1.VirtualMachine) {
+				spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{
+					Bridge: &v1.InterfaceBridge{}}
+			})
+		}, SpecTimeout(8*time.Minute))
 
 	It("opens only the ports that the interface lists", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)

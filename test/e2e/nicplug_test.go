@@ -17,8 +17,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// pluggedNICUserData counts on the console, gives each interface but the first one the guest's address on the second network, prints which
-// one it has and whether that has a link, and runs an echo server.
+// pluggedNICUserData counts on the console, gives each interface but the first one the guest's address on the second
+// network, prints which one it has and whether that has a link, and runs an echo server.
 const pluggedNICUserData = "#!/bin/sh\n. /etc/init.d/lib\n" +
 	`(n=0; while true; do n=$((n+1)); echo "WORK $n." >/dev/console; sleep 1; done) &
 nc -ll -p 7 -e cat &
@@ -39,69 +39,77 @@ done) &
 var _ = Describe("An interface of a running VM", Serial, extended(1), func() {
 	n := &nicGuest{migratingGuest: countingGuest("nics")}
 
-	It("is plugged by a migration, loses and regains its link in place, gets another network, and is unplugged", func(ctx context.Context) {
-		needLocalNodes()
-		if len(nodes(ctx)) < 2 {
-			Skip("migrations need two nodes")
-		}
-		n.namespace = newNamespace(ctx)
-		installSecondNetwork(ctx, n.namespace)
-		create(ctx, makeVM(n.namespace, n.name, withUserData(pluggedNICUserData)))
-		n.instance = expectReady(ctx, n.namespace, n.name)
-		n.followCounts(ctx)
-		n.expectPrinted(ctx, Equal("none"))
-		enableLiveMigrate(ctx)
-
-		By("plugging it")
-		n.expectMigration(ctx, func(ctx context.Context) { n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) { addSecondNIC(s) }) })
-		n.expectNIC(ctx, And(HaveField("InfoSource", And(ContainSubstring("domain"), ContainSubstring("multus-status"))), HaveField("LinkState", "up")))
-		n.expectPrinted(ctx, MatchRegexp(`^eth\d+ \S+ link 1$`))
-		n.expectEcho(ctx)
-		n.expectFollowed(ctx)
-
-		By("disconnecting and connecting it")
-		pod := launcherPod(ctx, vmi(ctx, n.namespace, n.name))
-		n.setState(ctx, v1.InterfaceStateLinkDown)
-		n.expectPrinted(ctx, HaveSuffix(" link 0"))
-		n.expectNIC(ctx, HaveField("LinkState", "down"))
-		n.setState(ctx, v1.InterfaceStateLinkUp)
-		n.expectPrinted(ctx, HaveSuffix(" link 1"))
-		n.expectEcho(ctx)
-		Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).UID).To(Equal(pod.UID))
-
-		By("giving it another network, which is another definition of the same one")
-		const other = "other"
-		defineNetwork(ctx, n.namespace, other)
-		mac := n.address(ctx)
-		n.expectMigration(ctx, func(ctx context.Context) {
-			n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[len(s.Networks)-1].Multus.NetworkName = other })
-		})
-		Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks",
-			ContainSubstring(fmt.Sprintf(`"name":%q`, other))))
-		n.expectNIC(ctx, HaveField("MAC", mac))
-		n.expectEcho(ctx)
-		n.expectFollowed(ctx)
-
-		By("unplugging it")
-		n.expectMigration(ctx, func(ctx context.Context) {
-			n.setState(ctx, v1.InterfaceStateAbsent)
+	It("is plugged by a migration, loses and regains its link in place, gets another network, and is unplugged",
+		func(ctx context.Context) {
+			needLocalNodes()
+			if len(nodes(ctx)) < 2 {
+				Skip("migrations need two nodes")
+			}
+			n.namespace = newNamespace(ctx)
+			installSecondNetwork(ctx, n.namespace)
+			create(ctx, makeVM(n.namespace, n.name, withUserData(pluggedNICUserData)))
+			n.instance = expectReady(ctx, n.namespace, n.name)
+			n.followCounts(ctx)
 			n.expectPrinted(ctx, Equal("none"))
-			n.expectNoNIC(ctx)
-		})
-		n.expectNoNIC(ctx)
-		Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).Annotations).NotTo(HaveKey("k8s.v1.cni.cncf.io/networks"))
-		n.expectFollowed(ctx)
+			enableLiveMigrate(ctx)
 
-		By("removing it from the template")
-		n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) {
-			s.Networks, s.Domain.Devices.Interfaces = s.Networks[:1], s.Domain.Devices.Interfaces[:1]
-		})
-		Eventually(func() []v1.Interface { return vmi(ctx, n.namespace, n.name).Spec.Domain.Devices.Interfaces }).WithContext(ctx).
-			WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveLen(1))
-		n.expectFollowed(ctx)
-		n.expectCounts(ctx)
-		AddReportEntry("numbers without a gap", fmt.Sprint(n.expectAllCounted()))
-	}, SpecTimeout(15*time.Minute))
+			By("plugging it")
+			n.expectMigration(ctx,
+				func(ctx context.Context) { n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) { addSecondNIC(s) }) })
+			n.expectNIC(ctx, And(HaveField("InfoSource", And(ContainSubstring("domain"), ContainSubstring("multus-status"))),
+				HaveField("LinkState", "up")))
+			n.expectPrinted(ctx, MatchRegexp(`^eth\d+ \S+ link 1$`))
+			n.expectEcho(ctx)
+			n.expectFollowed(ctx)
+
+			By("disconnecting and connecting it")
+			pod := launcherPod(ctx, vmi(ctx, n.namespace, n.name))
+			n.setState(ctx, v1.InterfaceStateLinkDown)
+			n.expectPrinted(ctx, HaveSuffix(" link 0"))
+			n.expectNIC(ctx, HaveField("LinkState", "down"))
+			n.setState(ctx, v1.InterfaceStateLinkUp)
+			n.expectPrinted(ctx, HaveSuffix(" link 1"))
+			n.expectEcho(ctx)
+			Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).UID).To(Equal(pod.UID))
+
+			By("giving it another network, which is another definition of the same one")
+			const other = "other"
+			defineNetwork(ctx, n.namespace, other)
+			mac := n.address(ctx)
+			n.expectMigration(ctx, func(ctx context.Context) {
+				n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[len(s.Networks)-1].Multus.NetworkName = other })
+			})
+			Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).Annotations).
+				To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks",
+					ContainSubstring(fmt.Sprintf(`"name":%q`, other))))
+			n.expectNIC(ctx, HaveField("MAC", mac))
+			n.expectEcho(ctx)
+			n.expectFollowed(ctx)
+
+			By("unplugging it")
+			n.expectMigration(ctx, func(ctx context.Context) {
+				n.setState(ctx, v1.InterfaceStateAbsent)
+				n.expectPrinted(ctx, Equal("none"))
+				n.expectNoNIC(ctx)
+			})
+			n.expectNoNIC(ctx)
+			Expect(launcherPod(ctx, vmi(ctx, n.namespace, n.name)).Annotations).NotTo(HaveKey("k8s.v1.cni.cncf.io/networks"))
+			n.expectFollowed(ctx)
+
+			By("removing it from the template")
+			n.edit(ctx, func(s *v1.VirtualMachineInstanceSpec) {
+				s.Networks, s.Domain.Devices.Interfaces = s.Networks[:1], s.Domain.Devices.Interfaces[:1]
+			})
+			Eventually(func() []v1.Interface {
+				return vmi(ctx, n.namespace,
+					n.name).Spec.Domain.Devices.Interfaces
+			}).WithContext(
+				ctx).
+				WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveLen(1))
+			n.expectFollowed(ctx)
+			n.expectCounts(ctx)
+			AddReportEntry("numbers without a gap", fmt.Sprint(n.expectAllCounted()))
+		}, SpecTimeout(15*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 })
 
@@ -136,9 +144,10 @@ func (n *nicGuest) setState(ctx context.Context, state v1.InterfaceState) {
 
 // nic returns the second interface in the VMI's status.
 func (n *nicGuest) nic(ctx context.Context) []v1.VirtualMachineInstanceNetworkInterface {
-	return slices.DeleteFunc(vmi(ctx, n.namespace, n.name).Status.Interfaces, func(i v1.VirtualMachineInstanceNetworkInterface) bool {
-		return i.Name != secondNetwork
-	})
+	return slices.DeleteFunc(vmi(ctx, n.namespace, n.name).Status.Interfaces,
+		func(i v1.VirtualMachineInstanceNetworkInterface) bool {
+			return i.Name != secondNetwork
+		})
 }
 
 // expectNIC waits until the second interface in the VMI's status matches.
@@ -181,7 +190,8 @@ func (n *nicGuest) expectEcho(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	connection := startEcho(ctx, fmt.Sprintf("%s:%d", guestAddress, echoPort))
-	Eventually(connection.count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", 10))
+	Eventually(connection.count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeNumerically(">", 10))
 	Expect(connection.broken()).NotTo(HaveOccurred())
 }
 

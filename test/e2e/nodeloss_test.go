@@ -23,17 +23,18 @@ import (
 )
 
 const (
-	// unresponsiveTimeout limits the time until a lost node is reported: a minute, or the time that new virt-controllers take to start if
-	// all were on that node, as after a drain.
+	// unresponsiveTimeout limits the time until a lost node is reported: a minute, or the time that new virt-controllers
+	// take to start if all were on that node, as after a drain.
 	unresponsiveTimeout = 2 * time.Minute
 	// nodeLostTimeout is somewhat longer than Kubernetes' default until a node is not ready.
 	nodeLostTimeout = 2 * time.Minute
-	// destroyTimeout limits the time until the agent of a reconnected node has destroyed a guest that was replaced: less than any
-	// grace period.
+	// destroyTimeout limits the time until the agent of a reconnected node has destroyed a guest that was replaced: less
+	// than any grace period.
 	destroyTimeout = 20 * time.Second
 )
 
-// A node is disconnected twice. Its guest runs all the time, which can be observed because this host shows the processes of the nodes.
+// A node is disconnected twice. Its guest runs all the time, which can be observed because this host shows the
+// processes of the nodes.
 var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1), func() {
 	BeforeAll(needLocalNodes)
 
@@ -92,8 +93,10 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1),
 			return condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceNodeUnresponsive)
 		}).WithContext(ctx).WithTimeout(nodeLostTimeout).WithPolling(pollInterval).Should(And(
 			HaveField("Reason", v1.VirtualMachineInstanceReasonNodeLost),
-			HaveField("Message", ContainSubstring("kubectl taint nodes "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))))
-		Expect(condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionFalse))
+			HaveField("Message", ContainSubstring("kubectl taint nodes "+node+
+				" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))))
+		Expect(condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceReady)).
+			To(HaveField("Status", corev1.ConditionFalse))
 		reportTime("the VMI reported how to take its node out of service", cut)
 		Expect(vmi(ctx, namespace, "vm").Status.Phase).To(Equal(v1.Running))
 		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu))
@@ -165,9 +168,11 @@ func setOutOfService(ctx context.Context, name string, out bool) {
 	Eventually(func() error {
 		node := readNode(ctx, name)
 		patch := client.MergeFromWithOptions(node.DeepCopy(), client.MergeFromWithOptimisticLock{})
-		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints,
+			func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 		if out {
-			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
+			node.Spec.Taints = append(node.Spec.Taints,
+				corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
 		}
 		return k8s.Patch(ctx, node, patch)
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
@@ -193,12 +198,14 @@ func expectNodeBack(ctx context.Context, name string) {
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
-// qemusOf returns the QEMU processes of a namespace's launcher Pods, and of one that may no longer be in the API server.
+// qemusOf returns the QEMU processes of a namespace's launcher Pods, and of one that may no longer be in the API
+// server.
 func qemusOf(ctx context.Context, namespace string, old *corev1.Pod) []podproc.Process {
 	GinkgoHelper()
 	found := podProcesses(old, "qemu-system-x86_64")
 	pods := &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace(namespace),
+		client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue})).To(Succeed())
 	for i := range pods.Items {
 		if pods.Items[i].UID != old.UID {
 			found = append(found, podProcesses(&pods.Items[i], "qemu-system-x86_64")...)

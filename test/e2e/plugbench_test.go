@@ -35,7 +35,8 @@ var (
 	plugsAudit = os.Getenv("VIREO_CLUSTER_AUDIT_LOG")
 )
 
-// plugRest is how long the components write nothing before an operation is over, and guestRest for how long a guest at rest is measured.
+// plugRest is how long the components write nothing before an operation is over, and guestRest for how long a guest at
+// rest is measured.
 const (
 	plugRest  = 3 * time.Second
 	guestRest = 10 * time.Second
@@ -44,7 +45,8 @@ const (
 // plugAllowance is how many milliseconds longer than the attachment Pod's own start a plug may take.
 const plugAllowance = 300
 
-// sizeReporter prints the number of the guest's CPUs, as its ACPI tables have it, and its memory in MiB, when they change.
+// sizeReporter prints the number of the guest's CPUs, as its ACPI tables have it, and its memory in MiB, when they
+// change.
 const sizeReporter = `is=nothing
 (while usleep 100000; do
 	read name kib unit </proc/meminfo
@@ -91,8 +93,8 @@ var _ = Describe("The costs of hotplug", func() {
 	}, SpecTimeout(12*time.Minute+time.Duration(plugRounds)*time.Minute))
 })
 
-// attachmentTimes are when attachment Pods were seen, by the name of their volume: the newest of each. The API's own stamps are whole
-// seconds.
+// attachmentTimes are when attachment Pods were seen, by the name of their volume: the newest of each. The API's own
+// stamps are whole seconds.
 type attachmentTimes struct {
 	mu             sync.Mutex
 	created, ready map[string]time.Time
@@ -155,12 +157,14 @@ func (g *pluggedGuest) put(ctx context.Context, verb string, options any) {
 	GinkgoHelper()
 	body, err := json.Marshal(options)
 	Expect(err).NotTo(HaveOccurred())
-	result := clientset.CoreV1().RESTClient().Verb(http.MethodPut).AbsPath(verbPath(g.namespace, "virtualmachines", g.name, verb)).
+	result := clientset.CoreV1().RESTClient().Verb(http.MethodPut).AbsPath(
+		verbPath(g.namespace, "virtualmachines", g.name, verb)).
 		SetHeader("Content-Type", "application/json").Body(body).Do(ctx)
 	Expect(result.Error()).To(Succeed())
 }
 
-// printedAt waits until the guest has printed a line after a time, and returns when the container's runtime received it.
+// printedAt waits until the guest has printed a line after a time, and returns when the container's runtime received
+// it.
 func (g *pluggedGuest) printedAt(ctx context.Context, line *regexp.Regexp, after time.Time) time.Time {
 	GinkgoHelper()
 	pod := launcherPod(ctx, g.instance)
@@ -174,7 +178,8 @@ func (g *pluggedGuest) printedAt(ctx context.Context, line *regexp.Regexp, after
 		defer func() { _ = stream.Close() }()
 		at = firstLine(bufio.NewScanner(stream), line, after)
 		gomega.Expect(at.IsZero()).To(BeFalse(), "the guest has not printed %q", line)
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(100*time.Millisecond).Should(Succeed(), func() string { return g.describe(ctx) })
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(100*time.Millisecond).
+		Should(Succeed(), func() string { return g.describe(ctx) })
 	return at
 }
 
@@ -192,8 +197,8 @@ func firstLine(lines *bufio.Scanner, line *regexp.Regexp, after time.Time) time.
 
 // plugTimes are those of one plug, in milliseconds, and the writes.
 type plugTimes struct {
-	// ToPod is the time from the request to the creation of the attachment Pod, Pod from that until the Pod is ready, ToGuest from that
-	// until the guest has the disk.
+	// ToPod is the time from the request to the creation of the attachment Pod, Pod from that until the Pod is ready,
+	// ToGuest from that until the guest has the disk.
 	ToPod, Pod, ToGuest float64
 	writes              []auditlog.Write
 }
@@ -218,7 +223,8 @@ func (g *pluggedGuest) measurePlug(ctx context.Context, pods *attachmentTimes) p
 	created, ready := pods.of("block", start)
 	Expect(created.IsZero() || ready.IsZero()).To(BeFalse(), "the attachment Pod was not seen")
 	return plugTimes{
-		ToPod: milliseconds(created.Sub(start)), Pod: milliseconds(ready.Sub(created)), ToGuest: milliseconds(has.Sub(ready)), writes: writes,
+		ToPod: milliseconds(created.Sub(start)), Pod: milliseconds(ready.Sub(created)), ToGuest: milliseconds(has.Sub(ready)),
+		writes: writes,
 	}
 }
 
@@ -265,15 +271,16 @@ func (g *pluggedGuest) measureStep(ctx context.Context, name, domain string, see
 	kubectl(ctx, "", "patch", "-n", g.namespace, "vm", g.name, "--type=merge", "--patch", `{"spec":{"template":{"spec":{"domain":`+domain+`}}}}`)
 	at := g.printedAt(ctx, seen, start)
 	writes := g.writesSince(ctx, offset)
-	step := stepTimes{Name: name, ToGuest: milliseconds(at.Sub(start)), Stall: g.stall(ctx, before), Writes: map[string]int{}}
+	step := stepTimes{Name: name, ToGuest: milliseconds(at.Sub(start)), Stall: g.stall(ctx, before),
+		Writes: map[string]int{}}
 	for kind, n := range countWrites(writes) {
 		step.Writes[kind] = n
 	}
 	return step
 }
 
-// writesSince waits until the components have written nothing for a while, because an operation's last writes belong to it, and returns the
-// writes since an offset of the audit log.
+// writesSince waits until the components have written nothing for a while, because an operation's last writes belong to
+// it, and returns the writes since an offset of the audit log.
 func (g *pluggedGuest) writesSince(ctx context.Context, offset int64) []auditlog.Write {
 	GinkgoHelper()
 	var writes []auditlog.Write
@@ -289,7 +296,8 @@ func (g *pluggedGuest) writesSince(ctx context.Context, offset int64) []auditlog
 	return writes
 }
 
-// expectLoggedFor waits until the guest has logged to a volume for some time, by its own clock, from a number of records on.
+// expectLoggedFor waits until the guest has logged to a volume for some time, by its own clock, from a number of
+// records on.
 func (g *pluggedGuest) expectLoggedFor(ctx context.Context, name string, before int, d time.Duration) {
 	GinkgoHelper()
 	Eventually(func(gomega Gomega) {
@@ -300,7 +308,8 @@ func (g *pluggedGuest) expectLoggedFor(ctx context.Context, name string, before 
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed(), "the log on volume %s", name)
 }
 
-// stall returns the longest time between two records of the log on the file system, in milliseconds, from a number of records on.
+// stall returns the longest time between two records of the log on the file system, in milliseconds, from a number of
+// records on.
 func (g *pluggedGuest) stall(ctx context.Context, before int) float64 {
 	GinkgoHelper()
 	entries, err := readLog(ctx, g.places["files"])
@@ -326,7 +335,8 @@ func countWrites(writes []auditlog.Write) map[string]int {
 // plugReport is what `make bench-hotplug` prints and writes.
 type plugReport struct {
 	Rounds int `json:"rounds"`
-	// Total is the time from the request to the disk in the guest, Extra what of that is not the attachment Pod's own start.
+	// Total is the time from the request to the disk in the guest, Extra what of that is not the attachment Pod's own
+	// start.
 	Total     quantile.Pair `json:"plugMs"`
 	Extra     quantile.Pair `json:"plugExtraMs"`
 	ToPod     quantile.Pair `json:"requestToPodMs"`
@@ -426,7 +436,8 @@ func (r *plugReport) table() string {
 	for _, step := range r.Steps {
 		row("  %s\t%.0f\t%.0f\t%v", step.Name, step.ToGuest, step.Stall, step.Writes)
 	}
-	row("target: at most %.0f ms beyond the Pod's own start\t%.0f\t%s", r.ExtraAtMost, r.Extra.P50, map[bool]string{true: "met", false: "missed"}[r.Met])
+	row("target: at most %.0f ms beyond the Pod's own start\t%.0f\t%s", r.ExtraAtMost, r.Extra.P50,
+		map[bool]string{true: "met", false: "missed"}[r.Met])
 	_ = w.Flush()
 	return b.String()
 }

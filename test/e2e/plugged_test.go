@@ -29,8 +29,8 @@ import (
 // plugRounds is how often a volume is plugged and unplugged; `make bench-hotplug` sets a larger number.
 var plugRounds = numberOr("VIREO_E2E_PLUGS", 3)
 
-// plugLogger writes the log of readLog to each SCSI disk, from where its earlier log ends, and prints which disks come and go. It counts
-// on the console.
+// plugLogger writes the log of readLog to each SCSI disk, from where its earlier log ends, and prints which disks come
+// and go. It counts on the console.
 //
 // The shell that looks for disks uses no other program but usleep, because the disk's arrival is measured.
 const plugLogger = `#!/bin/sh
@@ -61,7 +61,8 @@ log() {
 done) &
 `
 
-// plugReporter prints how the medium of the CD-ROM drive begins, and the sizes of the SCSI disks in sectors, when they change.
+// plugReporter prints how the medium of the CD-ROM drive begins, and the sizes of the SCSI disks in sectors, when they
+// change.
 const plugReporter = `was=nothing
 sizes=nothing
 (while sleep 1; do
@@ -72,8 +73,8 @@ sizes=nothing
 done) &
 `
 
-// The guest has one volume of each mode, and keeps a log on both while it is plugged. What lasts minutes has one guest for all specs. They
-// are Serial because a replaced agent ends the streams of other specs' guests.
+// The guest has one volume of each mode, and keeps a log on both while it is plugged. What lasts minutes has one guest
+// for all specs. They are Serial because a replaced agent ends the streams of other specs' guests.
 var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial, Ordered, ContinueOnFailure, func() {
 	g := &pluggedGuest{migratingGuest: countingGuest("logs"), places: map[string]string{}}
 
@@ -83,23 +84,25 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 	}, NodeTimeout(8*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, NodeTimeout(time.Minute))
 
-	It("keeps both logs while one volume is plugged and unplugged again and again, and the agent is replaced", func(ctx context.Context) {
-		g.plug(ctx, "files")
-		for round := range plugRounds {
-			if round == plugRounds/2 {
-				kubectl(ctx, "", "delete", "pods", "-n", "kubevirt", "-l", "kubevirt.io=virt-handler",
-					"--field-selector", "spec.nodeName="+g.instance.Status.NodeName, "--wait=false")
+	It("keeps both logs while one volume is plugged and unplugged again and again, and the agent is replaced",
+		func(ctx context.Context) {
+			g.plug(ctx, "files")
+			for round := range plugRounds {
+				if round == plugRounds/2 {
+					kubectl(ctx, "", "delete", "pods", "-n", "kubevirt", "-l", "kubevirt.io=virt-handler",
+						"--field-selector", "spec.nodeName="+g.instance.Status.NodeName, "--wait=false")
+				}
+				g.plug(ctx, "block")
+				g.unplug(ctx, "block")
+				g.expectLogged(ctx, "files", g.records(ctx, "files"))
 			}
 			g.plug(ctx, "block")
-			g.unplug(ctx, "block")
-			g.expectLogged(ctx, "files", g.records(ctx, "files"))
-		}
-		g.plug(ctx, "block")
-		g.expectAttached(ctx, "block", "files")
-		Expect(launcherPod(ctx, vmi(ctx, g.namespace, g.name)).UID).To(Equal(g.launcher))
-		AddReportEntry("logs on hotplugged volumes", fmt.Sprintf("%d rounds, %d records on the file system, %d on the device",
-			plugRounds, g.records(ctx, "files"), g.records(ctx, "block")))
-	}, SpecTimeout(6*time.Minute+time.Duration(plugRounds)*time.Minute))
+			g.expectAttached(ctx, "block", "files")
+			Expect(launcherPod(ctx, vmi(ctx, g.namespace, g.name)).UID).To(Equal(g.launcher))
+			AddReportEntry("logs on hotplugged volumes",
+				fmt.Sprintf("%d rounds, %d records on the file system, %d on the device",
+					plugRounds, g.records(ctx, "files"), g.records(ctx, "block")))
+		}, SpecTimeout(6*time.Minute+time.Duration(plugRounds)*time.Minute))
 
 	It("has larger disks when the claims grow", func(ctx context.Context) {
 		g.needPlugged(ctx, "block", "files")
@@ -133,7 +136,8 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 		pod := launcherPod(ctx, vmi(ctx, g.namespace, g.name))
 		g.editVolumes(ctx, func(volumes []v1.Volume) []v1.Volume { return append(volumes, medium("disc-1")) })
 		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("VIREO-DISC-1"))
-		g.expectVolume(ctx, "drive", And(HaveField("Phase", v1.VolumeReady), HaveField("PersistentVolumeClaimInfo.ClaimName", "disc-1")))
+		g.expectVolume(ctx, "drive",
+			And(HaveField("Phase", v1.VolumeReady), HaveField("PersistentVolumeClaimInfo.ClaimName", "disc-1")))
 
 		By("replacing it")
 		isDrive := func(volume v1.Volume) bool { return volume.Name == "drive" }
@@ -142,7 +146,8 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 			return volumes
 		})
 		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("VIREO-DISC-2"))
-		g.expectVolume(ctx, "drive", And(HaveField("Phase", v1.VolumeReady), HaveField("PersistentVolumeClaimInfo.ClaimName", "disc-2")))
+		g.expectVolume(ctx, "drive",
+			And(HaveField("Phase", v1.VolumeReady), HaveField("PersistentVolumeClaimInfo.ClaimName", "disc-2")))
 
 		By("ejecting it")
 		g.editVolumes(ctx, func(volumes []v1.Volume) []v1.Volume { return slices.DeleteFunc(volumes, isDrive) })
@@ -213,7 +218,8 @@ func sharedClaim(namespace, name string, mode corev1.PersistentVolumeMode) *core
 	return claim
 }
 
-// makeImage makes a disk image in the directory of a claim, without which the claim cannot be plugged in, and returns its path.
+// makeImage makes a disk image in the directory of a claim, without which the claim cannot be plugged in, and returns
+// its path.
 func makeImage(directory string) string {
 	GinkgoHelper()
 	place := filepath.Join(directory, launcherpod.DiskImage)
@@ -248,9 +254,10 @@ func withEmptyDrive(name string) option {
 
 // medium is a volume for the drive.
 func medium(claim string) v1.Volume {
-	return v1.Volume{Name: "drive", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
-		PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}, Hotpluggable: true,
-	}}}
+	return v1.Volume{Name: "drive",
+		VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
+			PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}, Hotpluggable: true,
+		}}}
 }
 
 // editVolumes changes the volumes of the VM's template, as a user does.
@@ -280,7 +287,8 @@ func (g *pluggedGuest) unplug(ctx context.Context, name string) {
 	g.expectNoVolume(ctx, name)
 	// It would write ten times a second.
 	before := g.records(ctx, name)
-	Consistently(func() int { return g.records(ctx, name) }).WithContext(ctx).WithTimeout(time.Second).WithPolling(pollInterval).
+	Consistently(func() int { return g.records(ctx, name) }).WithContext(ctx).WithTimeout(time.Second).WithPolling(
+		pollInterval).
 		Should(Equal(before), "the guest still writes to volume %s", name)
 }
 
@@ -306,14 +314,16 @@ func (g *pluggedGuest) expectNoVolume(ctx context.Context, name string) {
 	GinkgoHelper()
 	Eventually(func() []v1.VolumeStatus { return vmi(ctx, g.namespace, g.name).Status.VolumeStatus }).WithContext(ctx).
 		WithTimeout(bootTimeout).WithPolling(pollInterval).ShouldNot(ContainElement(HaveField("Name", name)))
-	Eventually(g.attached).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).ShouldNot(ContainElement(name))
+	Eventually(g.attached).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		ShouldNot(ContainElement(name))
 }
 
 // attached returns the names of the volumes of the attachment Pods.
 func (g *pluggedGuest) attached(ctx context.Context) []string {
 	GinkgoHelper()
 	pods := &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace(g.namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AttachmentLabelValue})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace(g.namespace),
+		client.MatchingLabels{v1.AppLabel: launcherpod.AttachmentLabelValue})).To(Succeed())
 	var names []string
 	for i := range pods.Items {
 		names = append(names, pods.Items[i].Spec.Volumes[0].Name)
@@ -327,7 +337,8 @@ func (g *pluggedGuest) expectAttached(ctx context.Context, names ...string) {
 	GinkgoHelper()
 	Eventually(g.attached).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Equal(names))
 	instance, pods := vmi(ctx, g.namespace, g.name), &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace(g.namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AttachmentLabelValue})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace(g.namespace),
+		client.MatchingLabels{v1.AppLabel: launcherpod.AttachmentLabelValue})).To(Succeed())
 	for i := range pods.Items {
 		Expect(pods.Items[i].Spec.NodeName).To(Equal(instance.Status.NodeName), pods.Items[i].Name)
 		g.expectVolume(ctx, pods.Items[i].Spec.Volumes[0].Name, HaveField("HotplugVolume.AttachPodUID", pods.Items[i].UID))
@@ -343,7 +354,8 @@ func (g *pluggedGuest) records(ctx context.Context, name string) int {
 // expectLogged waits until the guest has written records to a volume.
 func (g *pluggedGuest) expectLogged(ctx context.Context, name string, before int) {
 	GinkgoHelper()
-	Eventually(func() int { return g.records(ctx, name) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+	Eventually(func() int { return g.records(ctx, name) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(
+		pollInterval).
 		Should(BeNumerically(">", before), func() string { return "records on volume " + name + "\n" + g.describe(ctx) })
 }
 

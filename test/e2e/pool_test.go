@@ -36,7 +36,8 @@ func (f fleet) instances(ctx context.Context) []v1.VirtualMachineInstance {
 func (f fleet) claim(ctx context.Context, number int) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	claim := &corev1.PersistentVolumeClaim{}
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: "data-" + strconv.Itoa(number)}, claim)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: "data-" + strconv.Itoa(number)}, claim)).
+		To(Succeed())
 	return claim
 }
 
@@ -47,7 +48,9 @@ func (f fleet) expectReady(ctx context.Context, n int) {
 		pool := &poolv1.VirtualMachinePool{}
 		g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: "web"}, pool)).To(Succeed())
 		g.Expect(pool.Spec.Replicas).To(HaveValue(BeEquivalentTo(n)))
-		g.Expect(pool.Status).To(And(HaveField("Replicas", BeEquivalentTo(n)), HaveField("ReadyReplicas", BeEquivalentTo(n)), HaveField("Conditions", BeEmpty())))
+		g.Expect(pool.Status).To(
+			And(HaveField("Replicas", BeEquivalentTo(n)), HaveField("ReadyReplicas", BeEquivalentTo(n)),
+				HaveField("Conditions", BeEmpty())))
 		list := &v1.VirtualMachineList{}
 		g.Expect(k8s.List(ctx, list, client.InNamespace(f.namespace))).To(Succeed())
 		g.Expect(list.Items).To(HaveLen(n))
@@ -57,7 +60,8 @@ func (f fleet) expectReady(ctx context.Context, n int) {
 // ready reports whether a guest runs and is not being stopped.
 func ready(instance *v1.VirtualMachineInstance) bool {
 	ready := condition(instance, v1.VirtualMachineInstanceReady)
-	return instance.DeletionTimestamp == nil && instance.Status.Phase == v1.Running && ready != nil && ready.Status == corev1.ConditionTrue
+	return instance.DeletionTimestamp == nil && instance.Status.Phase == v1.Running && ready != nil &&
+		ready.Status == corev1.ConditionTrue
 }
 
 // expectUpdated waits until all guests have another amount of memory, and checks that no two are restarted at a time.
@@ -93,7 +97,8 @@ func (f fleet) expectReplaced(ctx context.Context, name string) {
 		}
 		g.Expect(err).NotTo(HaveOccurred())
 		// A VMI whose Pod is deleted while the VMI is Pending gets another Pod, and does not fail.
-		if instance := vmi(ctx, f.namespace, name); vm.UID == before.UID && instance != nil && instance.Status.Phase != v1.Pending {
+		if instance := vmi(ctx, f.namespace, name); vm.UID == before.UID && instance != nil &&
+			instance.Status.Phase != v1.Pending {
 			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(f.namespace),
 				client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}, client.GracePeriodSeconds(0)))).To(Succeed())
 		}
@@ -146,7 +151,8 @@ var _ = Describe("A pool", extended(2), func() {
 		Eventually(func() bool {
 			now := vmi(ctx, f.namespace, killed.Name)
 			return now == nil || now.UID != killed.UID
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeTrue(), "the VMI of the replaced VM stays")
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+			Should(BeTrue(), "the VMI of the replaced VM stays")
 		f.expectReady(ctx, 6)
 		Expect(f.claim(ctx, 2).UID).NotTo(Equal(failing.UID), "a replacement gets a new disk")
 	}, SpecTimeout(12*time.Minute))

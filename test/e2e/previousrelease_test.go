@@ -24,7 +24,8 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
-// installers is a directory with the manifests of a previous release, which is installed in the cluster, and of this commit.
+// installers is a directory with the manifests of a previous release, which is installed in the cluster, and of this
+// commit.
 var installers = os.Getenv("VIREO_E2E_INSTALLERS")
 
 // The manifests in that directory.
@@ -33,8 +34,8 @@ const (
 	presentManifests  = "present.yaml"
 )
 
-// The specs cover both procedures of docs/upgrade.md, with two guests that the previous release has started. The cluster is removed
-// afterwards.
+// The specs cover both procedures of docs/upgrade.md, with two guests that the previous release has started. The
+// cluster is removed afterwards.
 var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label("upgrade"), func() {
 	var (
 		namespace, previous string
@@ -60,7 +61,8 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 		Expect(len(all)).To(BeNumerically(">=", len(guests)))
 		for i, n := range guests {
 			n.namespace = namespace
-			create(ctx, makeVM(namespace, n.name, withPreferredNode(all[i]), withEvictionStrategy(v1.EvictionStrategyLiveMigrate),
+			create(ctx, makeVM(namespace, n.name, withPreferredNode(all[i]),
+				withEvictionStrategy(v1.EvictionStrategyLiveMigrate),
 				withUserData("#!/bin/sh\n"+counter)))
 		}
 		for _, n := range guests {
@@ -82,7 +84,8 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 	expectMigrates := func(ctx context.Context, version string) {
 		GinkgoHelper()
 		GinkgoWriter.Printf("to the launcher of %s: %+v\n", version, moving.expectMigration(ctx, moving.migrate))
-		Expect(moving.launcher(ctx, launcherImage(version)).machine).To(Equal(first.machine), "the guest's machine type has changed")
+		Expect(moving.launcher(ctx, launcherImage(version)).machine).
+			To(Equal(first.machine), "the guest's machine type has changed")
 		moving.expectCounts(ctx)
 	}
 
@@ -100,7 +103,8 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 		expectUndisturbed(ctx, guests, func() {
 			if !apart && hasBroker(previousManifests) {
 				applyManifests(ctx, previousManifests)
-				Eventually(imagesOf).WithContext(ctx).WithArguments("virt-handler").WithTimeout(bootTimeout).WithPolling(pollInterval).
+				Eventually(imagesOf).WithContext(ctx).WithArguments("virt-handler").WithTimeout(bootTimeout).WithPolling(
+					pollInterval).
 					Should(ContainElement(HaveSuffix(":" + previous)))
 				kubectl(ctx, "", "delete", "daemonset", "virt-broker", "-n", "kubevirt")
 			}
@@ -151,8 +155,8 @@ func install(ctx context.Context, manifests, version string) {
 	reportTime("all components were replaced by those of "+version, start)
 }
 
-// applyManifests applies manifests. If the previous release has webhooks with fixed paths, they conflict with the secret ones that this
-// commit's virt-controller has written.
+// applyManifests applies manifests. If the previous release has webhooks with fixed paths, they conflict with the
+// secret ones that this commit's virt-controller has written.
 func applyManifests(ctx context.Context, manifests string) {
 	GinkgoHelper()
 	arguments := []string{"apply", "--server-side", "-f", filepath.Join(installers, manifests)}
@@ -162,7 +166,8 @@ func applyManifests(ctx context.Context, manifests string) {
 	kubectl(ctx, "", arguments...)
 }
 
-// expectUndisturbed changes the installation, and checks that guests keep their Pods, continue counting, and can be paused.
+// expectUndisturbed changes the installation, and checks that guests keep their Pods, continue counting, and can be
+// paused.
 func expectUndisturbed(ctx context.Context, guests []*migratingGuest, change func()) {
 	GinkgoHelper()
 	pods := map[string]types.UID{}
@@ -190,7 +195,8 @@ func hasBroker(manifests string) bool {
 	return strings.Contains(string(text), "VIRT_BROKER_IMAGE")
 }
 
-// hasProgramsApart reports whether the virt-broker that is installed has a container for each of its programs, with a socket of its own.
+// hasProgramsApart reports whether the virt-broker that is installed has a container for each of its programs, with a
+// socket of its own.
 func hasProgramsApart(ctx context.Context) bool {
 	GinkgoHelper()
 	ds := &appsv1.DaemonSet{}
@@ -201,12 +207,14 @@ func hasProgramsApart(ctx context.Context) bool {
 	})
 }
 
-// prerequisites returns those of a version's manifests that have to be applied before imageTag changes, according to docs/upgrade.md.
+// prerequisites returns those of a version's manifests that have to be applied before imageTag changes, according to
+// docs/upgrade.md.
 func prerequisites(manifests string) string {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(installers, manifests))
 	Expect(err).NotTo(HaveOccurred())
-	kinds := []string{"CustomResourceDefinition", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
+	kinds := []string{"CustomResourceDefinition", "ServiceAccount", "Role", "RoleBinding", "ClusterRole",
+		"ClusterRoleBinding",
 		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PriorityClass"}
 	const separator = "\n---\n"
 	documents := slices.DeleteFunc(strings.Split(string(text), separator), func(document string) bool {

@@ -49,41 +49,45 @@ var _ = Describe("The node agent", func() {
 			Expect(filepath.Join(root, "dev/net")).NotTo(BeAnExistingFile())
 
 			By("asking the container itself")
-			said := kubectl(ctx, "", "exec", "-n", pod.Namespace, pod.Name, "-c", "virt-handler", "--", "grep", "Cap", "/proc/1/status")
+			said := kubectl(ctx, "", "exec", "-n", pod.Namespace, pod.Name, "-c", "virt-handler", "--", "grep", "Cap",
+				"/proc/1/status")
 			Expect(fieldsOf(said)).To(HaveLen(5))
 			Expect(fieldsOf(said)).To(HaveEach(noCapabilities))
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("has neither a token nor a network in the processes with privileges, and each only its own capabilities", func(ctx context.Context) {
-		needLocalNodes()
-		for _, pod := range podsOfComponent(ctx, "virt-broker") {
-			Expect(pod.Spec.HostNetwork).To(BeFalse())
-			Expect(pod.Spec.HostIPC).To(BeFalse())
-			Expect(pod.Spec.Volumes).NotTo(ContainElement(HaveField("Projected", Not(BeNil()))), "a token would be in a projected volume")
-			for _, program := range brokerapi.Programs {
-				process := mainProcess(&pod, string(program))
-				status := statusOf(process.PID)
-				Expect(status).To(And(HaveKeyWithValue("NoNewPrivs", "1"), HaveKeyWithValue("Seccomp", "2")))
-				Expect(filepath.Join("/proc", strconv.Itoa(process.PID), "root/var/run/secrets")).NotTo(BeAnExistingFile())
-				Expect(socketsOf(process.PID)).To(BeEmpty(), "open sockets of its network namespace")
-				bounding, err := strconv.ParseUint(status["CapBnd"], 16, 64)
-				Expect(err).NotTo(HaveOccurred())
-				hasNetAdmin := bounding&(1<<unix.CAP_NET_ADMIN) != 0
-				Expect(hasNetAdmin).To(Equal(program == brokerapi.NetworkBroker), string(program))
-				if program == brokerapi.DevicePlugin {
-					Expect(status).To(HaveKeyWithValue("CapBnd", noCapabilities))
+	It("has neither a token nor a network in the processes with privileges, and each only its own capabilities",
+		func(ctx context.Context) {
+			needLocalNodes()
+			for _, pod := range podsOfComponent(ctx, "virt-broker") {
+				Expect(pod.Spec.HostNetwork).To(BeFalse())
+				Expect(pod.Spec.HostIPC).To(BeFalse())
+				Expect(pod.Spec.Volumes).NotTo(ContainElement(HaveField("Projected", Not(BeNil()))),
+					"a token would be in a projected volume")
+				for _, program := range brokerapi.Programs {
+					process := mainProcess(&pod, string(program))
+					status := statusOf(process.PID)
+					Expect(status).To(And(HaveKeyWithValue("NoNewPrivs", "1"), HaveKeyWithValue("Seccomp", "2")))
+					Expect(filepath.Join("/proc", strconv.Itoa(process.PID), "root/var/run/secrets")).NotTo(BeAnExistingFile())
+					Expect(socketsOf(process.PID)).To(BeEmpty(), "open sockets of its network namespace")
+					bounding, err := strconv.ParseUint(status["CapBnd"], 16, 64)
+					Expect(err).NotTo(HaveOccurred())
+					hasNetAdmin := bounding&(1<<unix.CAP_NET_ADMIN) != 0
+					Expect(hasNetAdmin).To(Equal(program == brokerapi.NetworkBroker), string(program))
+					if program == brokerapi.DevicePlugin {
+						Expect(status).To(HaveKeyWithValue("CapBnd", noCapabilities))
+					}
 				}
 			}
-		}
-	}, SpecTimeout(2*time.Minute))
+		}, SpecTimeout(2*time.Minute))
 })
 
 // podsOfComponent returns the Pods of a component, of which there are some.
 func podsOfComponent(ctx context.Context, component string) []corev1.Pod {
 	GinkgoHelper()
 	pods := &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).
+		To(Succeed())
 	Expect(pods.Items).NotTo(BeEmpty())
 	return pods.Items
 }

@@ -113,8 +113,8 @@ func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func(
 	}
 }
 
-// replaceSocketBySymlink replaces libvirtd's socket in the Pod's volume by a link to the socket of another process on the node, as a guest
-// could that controls its launcher Pod.
+// replaceSocketBySymlink replaces libvirtd's socket in the Pod's volume by a link to the socket of another process on
+// the node, as a guest could that controls its launcher Pod.
 func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)

@@ -61,14 +61,16 @@ func startPrometheus(ctx context.Context, scrape map[string]any, file *rules.Fil
 		Expect(err).NotTo(HaveOccurred())
 		Expect(os.WriteFile(filepath.Join(directory, name), text, 0o600)).To(Succeed())
 	}
-	command := exec.Command(program, "--config.file=prometheus.yaml", "--storage.tsdb.path=data", "--web.listen-address=127.0.0.1:0")
+	command := exec.Command(program, "--config.file=prometheus.yaml", "--storage.tsdb.path=data",
+		"--web.listen-address=127.0.0.1:0")
 	command.Dir = directory
 	session, err := gexec.Start(command, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { session.Kill().Wait(shortTimeout) })
 	listening := regexp.MustCompile(`msg="Listening on".* address=(\S+)\n`)
 	Eventually(session.Err).WithContext(ctx).WithTimeout(shortTimeout).Should(gbytes.Say(listening.String()))
-	client, err := api.NewClient(api.Config{Address: "http://" + string(listening.FindSubmatch(session.Err.Contents())[1])})
+	client, err := api.NewClient(
+		api.Config{Address: "http://" + string(listening.FindSubmatch(session.Err.Contents())[1])})
 	Expect(err).NotTo(HaveOccurred())
 	return prometheusServer{promv1.NewAPI(client)}
 }
@@ -157,23 +159,26 @@ type monitorSpec struct {
 	} `json:"endpoints"`
 }
 
-// scrapeConfig translates a ServiceMonitor with one endpoint, as the Prometheus operator does. Prometheus finds the Pods as the user of a
-// kubeconfig.
+// scrapeConfig translates a ServiceMonitor with one endpoint, as the Prometheus operator does. Prometheus finds the
+// Pods as the user of a kubeconfig.
 func scrapeConfig(monitor *monitorSpec, kubeconfig string) map[string]any {
 	GinkgoHelper()
 	Expect(monitor.Endpoints).To(HaveLen(1))
 	endpoint := &monitor.Endpoints[0]
 	keep := func(label, value string) map[string]any {
-		return map[string]any{"action": "keep", "source_labels": []string{"__meta_kubernetes_" + label}, "regex": regexp.QuoteMeta(value)}
+		return map[string]any{"action": "keep", "source_labels": []string{"__meta_kubernetes_" + label},
+			"regex": regexp.QuoteMeta(value)}
 	}
-	relabel := []any{keep("endpoint_port_name", endpoint.Port), map[string]any{"target_label": "endpoint", "replacement": endpoint.Port}}
+	relabel := []any{keep("endpoint_port_name", endpoint.Port),
+		map[string]any{"target_label": "endpoint", "replacement": endpoint.Port}}
 	for label, value := range monitor.Selector.MatchLabels {
 		relabel = append(relabel, keep("service_label_"+regexp.MustCompile(`[^a-zA-Z0-9_]`).ReplaceAllString(label, "_"), value))
 	}
 	for source, target := range map[string]string{
 		"namespace": "namespace", "service_name": "service", "pod_name": "pod", "pod_container_name": "container",
 	} {
-		relabel = append(relabel, map[string]any{"source_labels": []string{"__meta_kubernetes_" + source}, "target_label": target})
+		relabel = append(relabel,
+			map[string]any{"source_labels": []string{"__meta_kubernetes_" + source}, "target_label": target})
 	}
 	return map[string]any{
 		"job_name": "serviceMonitor", "scheme": endpoint.Scheme, "honor_labels": endpoint.HonorLabels,
@@ -189,7 +194,8 @@ func scrapeConfig(monitor *monitorSpec, kubeconfig string) map[string]any {
 func accountKubeconfig(ctx context.Context, namespace, name string) string {
 	GinkgoHelper()
 	create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
-	token, err := clientset.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := clientset.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{},
+		metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	server := rest.CopyConfig(restConfig)
 	Expect(rest.LoadTLSFiles(server)).To(Succeed())

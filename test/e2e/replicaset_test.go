@@ -42,41 +42,44 @@ func expectReplicas(ctx context.Context, set *v1.VirtualMachineInstanceReplicaSe
 }
 
 var _ = Describe("A replica set", extended(3), func() {
-	It("is scaled to 6 guests and back by its autoscaler, replaces a guest that ended, and is deleted without its guests", func(ctx context.Context) {
-		namespace := newNamespace(ctx)
-		set := makeReplicaSet(namespace, "web", 1)
-		create(ctx, set)
-		first := expectReplicas(ctx, set, 1)[0]
+	It("is scaled to 6 guests and back by its autoscaler, replaces a guest that ended, and is deleted without its guests",
+		func(ctx context.Context) {
+			namespace := newNamespace(ctx)
+			set := makeReplicaSet(namespace, "web", 1)
+			create(ctx, set)
+			first := expectReplicas(ctx, set, 1)[0]
 
-		By("replacing a guest whose Pod is deleted")
-		Expect(k8s.Delete(ctx, launcherPod(ctx, &first))).To(Succeed())
-		expectGone(ctx, first.DeepCopy())
-		second := expectReplicas(ctx, set, 1)[0]
-		Expect(second.Name).NotTo(Equal(first.Name), "it is created before the old one is removed")
+			By("replacing a guest whose Pod is deleted")
+			Expect(k8s.Delete(ctx, launcherPod(ctx, &first))).To(Succeed())
+			expectGone(ctx, first.DeepCopy())
+			second := expectReplicas(ctx, set, 1)[0]
+			Expect(second.Name).NotTo(Equal(first.Name), "it is created before the old one is removed")
 
-		By("scaling up")
-		load := serveMetrics(ctx, namespace, "external.metrics.k8s.io")
-		load(6)
-		create(ctx, autoscaler(namespace, autoscalingv2.CrossVersionObjectReference{
-			APIVersion: v1.GroupVersion.String(), Kind: v1.VirtualMachineInstanceReplicaSetGroupVersionKind.Kind, Name: set.Name,
-		}, externalLoad))
-		six := expectReplicas(ctx, set, 6)
-		names := map[string]bool{}
-		for i := range six {
-			names[six[i].Name] = true
-		}
-		Expect(names).To(HaveKey(second.Name))
+			By("scaling up")
+			load := serveMetrics(ctx, namespace, "external.metrics.k8s.io")
+			load(6)
+			create(ctx, autoscaler(namespace, autoscalingv2.CrossVersionObjectReference{
+				APIVersion: v1.GroupVersion.String(), Kind: v1.VirtualMachineInstanceReplicaSetGroupVersionKind.Kind,
+				Name: set.Name,
+			}, externalLoad))
+			six := expectReplicas(ctx, set, 6)
+			names := map[string]bool{}
+			for i := range six {
+				names[six[i].Name] = true
+			}
+			Expect(names).To(HaveKey(second.Name))
 
-		By("scaling down")
-		load(1)
-		last := expectReplicas(ctx, set, 1)[0]
-		Expect(last.Name).To(Equal(second.Name), "the newest of equal VMIs are deleted first")
+			By("scaling down")
+			load(1)
+			last := expectReplicas(ctx, set, 1)[0]
+			Expect(last.Name).To(Equal(second.Name), "the newest of equal VMIs are deleted first")
 
-		By("keeping its guest when it is deleted with propagation policy Orphan")
-		Expect(k8s.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
-		expectGone(ctx, set)
-		Consistently(func() *v1.VirtualMachineInstance { return vmi(ctx, namespace, last.Name) }).
-			WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(pollInterval).
-			Should(And(HaveField("DeletionTimestamp", BeNil()), HaveField("OwnerReferences", BeEmpty()), HaveField("UID", last.UID)))
-	}, SpecTimeout(15*time.Minute))
+			By("keeping its guest when it is deleted with propagation policy Orphan")
+			Expect(k8s.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			expectGone(ctx, set)
+			Consistently(func() *v1.VirtualMachineInstance { return vmi(ctx, namespace, last.Name) }).
+				WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(pollInterval).
+				Should(And(HaveField("DeletionTimestamp", BeNil()), HaveField("OwnerReferences", BeEmpty()),
+					HaveField("UID", last.UID)))
+		}, SpecTimeout(15*time.Minute))
 })

@@ -21,8 +21,8 @@ import (
 var _ = Describe("A running guest is not affected by", Serial, Ordered, ContinueOnFailure, func() {
 	BeforeAll(needLocalNodes)
 
-	// There is a guest for each process that is killed. They boot in parallel. Each is stopped after one kill, and must survive the earlier
-	// ones.
+	// There is a guest for each process that is killed. They boot in parallel. Each is stopped after one kill, and must
+	// survive the earlier ones.
 	const controller, kubelet = 2, 3
 	survivors := []string{"virt-handler", "virt-broker", "containerd"}
 	for name, third := range map[string]int{"virt-controller": controller, "kubelet": kubelet} {
@@ -59,7 +59,8 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 			Consistently(func(g Gomega) {
 				for survivor, instance := range instances {
 					g.Expect(processOf(ctx, instance, "qemu-system-x86_64")).To(Equal(qemus[survivor]))
-					g.Expect(vmi(ctx, namespace, survivor)).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+					g.Expect(vmi(ctx, namespace, survivor)).To(
+						And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
 				}
 			}).WithContext(ctx).WithTimeout(20 * time.Second).WithPolling(time.Second).Should(Succeed())
 			for survivor := range instances {
@@ -84,15 +85,17 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 			expectOutput(ctx, at.Out, "ANSWER-42")
 			at.press("\x1d")
 		}),
-		Entry("virt-controller", extended(controller), SpecTimeout(8*time.Minute), "virt-controller", func(ctx context.Context, _ string) {
-			killComponent(ctx, "virt-controller", "")
-		}),
+		Entry("virt-controller", extended(controller), SpecTimeout(8*time.Minute), "virt-controller",
+			func(ctx context.Context, _ string) {
+				killComponent(ctx, "virt-controller", "")
+			}),
 		Entry("containerd", SpecTimeout(8*time.Minute), "containerd", func(ctx context.Context, node string) {
 			killOnNode(ctx, node, "containerd")
 		}),
-		Entry("the kubelet", extended(kubelet), SpecTimeout(8*time.Minute), "kubelet", func(ctx context.Context, node string) {
-			killOnNode(ctx, node, "kubelet")
-		}),
+		Entry("the kubelet", extended(kubelet), SpecTimeout(8*time.Minute), "kubelet",
+			func(ctx context.Context, node string) {
+				killOnNode(ctx, node, "kubelet")
+			}),
 	)
 
 	It("a restart of the agent while the launcher's socket is a link to another socket", func(ctx context.Context) {
@@ -109,7 +112,8 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 	}, SpecTimeout(8*time.Minute))
 })
 
-// killComponent kills the processes of a component's Pods and waits until it is ready again. Each container has the name of its program.
+// killComponent kills the processes of a component's Pods and waits until it is ready again. Each container has the
+// name of its program.
 func killComponent(ctx context.Context, component, node string) {
 	GinkgoHelper()
 	pods := componentPods(ctx, component, node)
@@ -125,8 +129,10 @@ func killComponent(ctx context.Context, component, node string) {
 func componentPods(ctx context.Context, component, node string) []corev1.Pod {
 	GinkgoHelper()
 	pods := &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
-	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return node != "" && pod.Spec.NodeName != node })
+	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).
+		To(Succeed())
+	pods.Items = slices.DeleteFunc(pods.Items,
+		func(pod corev1.Pod) bool { return node != "" && pod.Spec.NodeName != node })
 	Expect(pods.Items).NotTo(BeEmpty(), "no Pod of %s on %q", component, node)
 	for i := range pods.Items {
 		Expect(pods.Items[i].Status.ContainerStatuses).NotTo(BeEmpty())
@@ -142,7 +148,8 @@ func expectRestarted(ctx context.Context, before []corev1.Pod) {
 			pod := &corev1.Pod{}
 			g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(&before[i]), pod)).To(Succeed())
 			for _, was := range before[i].Status.ContainerStatuses {
-				at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == was.Name })
+				at := slices.IndexFunc(pod.Status.ContainerStatuses,
+					func(s corev1.ContainerStatus) bool { return s.Name == was.Name })
 				g.Expect(at).NotTo(Equal(-1), was.Name)
 				g.Expect(pod.Status.ContainerStatuses[at].RestartCount).To(BeNumerically(">", was.RestartCount), was.Name)
 				g.Expect(pod.Status.ContainerStatuses[at].Ready).To(BeTrue(), was.Name)

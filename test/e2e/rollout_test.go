@@ -21,53 +21,56 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Versions with which the present images are tagged on all nodes. The agent of the broken version is an image without that program. The
-// version with which hack/test-upgrade.sh tags the present images is older than the broken one.
+// Versions with which the present images are tagged on all nodes. The agent of the broken version is an image without
+// that program. The version with which hack/test-upgrade.sh tags the present images is older than the broken one.
 const (
 	newerVersion  = "v900.0.1"
 	olderVersion  = "v900.0.0"
 	brokenVersion = "v900.0.2"
 )
 
-// rolloutTimeout limits the replacement of all components, and another one of the agents if their manifests have changed.
+// rolloutTimeout limits the replacement of all components, and another one of the agents if their manifests have
+// changed.
 const rolloutTimeout = 7 * time.Minute
 
-// The images of all versions are the same, so that the cluster is unchanged afterwards. Their tags differ, so that all Pods are replaced.
+// The images of all versions are the same, so that the cluster is unchanged afterwards. Their tags differ, so that all
+// Pods are replaced.
 var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func() {
-	It("replaces all components without touching a guest, stops at a broken agent, and is taken back", func(ctx context.Context) {
-		needLocalNodes()
-		tagVersions(ctx, newerVersion, olderVersion, brokenVersion)
-		namespace := newNamespace(ctx)
-		create(ctx, makeVM(namespace, "guest"))
-		guest := expectReady(ctx, namespace, "guest")
-		launcher := expectOneLauncher(ctx, guest)
-		DeferCleanup(func(ctx context.Context) {
-			setVersion(ctx, "")
-			expectRolledOut(ctx, imageTag)
-		}, NodeTimeout(rolloutTimeout+time.Minute))
-		calls := callRepeatedly(ctx, namespace)
+	It("replaces all components without touching a guest, stops at a broken agent, and is taken back",
+		func(ctx context.Context) {
+			needLocalNodes()
+			tagVersions(ctx, newerVersion, olderVersion, brokenVersion)
+			namespace := newNamespace(ctx)
+			create(ctx, makeVM(namespace, "guest"))
+			guest := expectReady(ctx, namespace, "guest")
+			launcher := expectOneLauncher(ctx, guest)
+			DeferCleanup(func(ctx context.Context) {
+				setVersion(ctx, "")
+				expectRolledOut(ctx, imageTag)
+			}, NodeTimeout(rolloutTimeout+time.Minute))
+			calls := callRepeatedly(ctx, namespace)
 
-		for _, step := range []struct{ what, version string }{
-			{"to a newer version", newerVersion}, {"back to an older one", olderVersion},
-		} {
-			By("updating " + step.what)
-			start := time.Now()
-			setVersion(ctx, step.version)
-			expectRolledOut(ctx, step.version)
-			reportTime("all components were replaced, "+step.what, start)
-		}
+			for _, step := range []struct{ what, version string }{
+				{"to a newer version", newerVersion}, {"back to an older one", olderVersion},
+			} {
+				By("updating " + step.what)
+				start := time.Now()
+				setVersion(ctx, step.version)
+				expectRolledOut(ctx, step.version)
+				reportTime("all components were replaced, "+step.what, start)
+			}
 
-		By("updating to a version whose agent does not start")
-		setVersion(ctx, brokenVersion)
-		expectStopsAtAgent(ctx, olderVersion)
+			By("updating to a version whose agent does not start")
+			setVersion(ctx, brokenVersion)
+			expectStopsAtAgent(ctx, olderVersion)
 
-		By("taking it back")
-		setVersion(ctx, olderVersion)
-		expectRolledOut(ctx, olderVersion)
+			By("taking it back")
+			setVersion(ctx, olderVersion)
+			expectRolledOut(ctx, olderVersion)
 
-		expectSameLauncher(ctx, guest, launcher.UID)
-		Expect(calls()).To(BeEmpty(), "a call and its retry a second later failed")
-	}, SpecTimeout(20*time.Minute))
+			expectSameLauncher(ctx, guest, launcher.UID)
+			Expect(calls()).To(BeEmpty(), "a call and its retry a second later failed")
+		}, SpecTimeout(20*time.Minute))
 })
 
 // expectSameLauncher checks that a guest runs in the same Pod as before, and that nothing in it was restarted.
@@ -76,16 +79,19 @@ func expectSameLauncher(ctx context.Context, guest *v1.VirtualMachineInstance, p
 	expectSameGuest(ctx, guest)
 	now := expectOneLauncher(ctx, guest)
 	Expect(now.UID).To(Equal(pod))
-	Expect(slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses)).To(HaveEach(HaveField("RestartCount", BeZero())))
+	Expect(slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses)).
+		To(HaveEach(HaveField("RestartCount", BeZero())))
 }
 
-// expectStopsAtAgent waits until an update has stopped because an agent does not start, and checks that everything else has the former
-// version.
+// expectStopsAtAgent waits until an update has stopped because an agent does not start, and checks that everything else
+// has the former version.
 func expectStopsAtAgent(ctx context.Context, before string) {
 	GinkgoHelper()
-	Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(haveCondition(v1.KubeVirtConditionDegraded, And(
-		HaveField("Reason", "DeploymentFailed"), HaveField("Message", And(ContainSubstring(`Pod "virt-handler-`), ContainSubstring(`container virt-handler`))))))
-	Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).To(ContainSubstring("virt-handler-"))
+	Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).
+		Should(haveCondition(v1.KubeVirtConditionDegraded, And(
+			HaveField("Reason", "DeploymentFailed"), HaveField("Message", And(ContainSubstring(`Pod "virt-handler-`), ContainSubstring(`container virt-handler`))))))
+	Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).
+		To(ContainSubstring("virt-handler-"))
 	Expect(imagesOf(ctx, "virt-api")).To(HaveEach(HaveSuffix(":" + before)))
 	Expect(imagesOf(ctx, "virt-controller")).To(HaveEach(HaveSuffix(":" + before)))
 	expectLater(ctx, "virt-exportproxy", before)
@@ -99,7 +105,8 @@ func tagVersions(ctx context.Context, versions ...string) {
 	GinkgoHelper()
 	for _, node := range nodes(ctx) {
 		for _, version := range versions {
-			for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-broker", "virt-launcher", "virt-exportproxy", "virt-exportserver"} {
+			for _, component := range []string{"virt-controller", "virt-api", "virt-handler", "virt-broker", "virt-launcher",
+				"virt-exportproxy", "virt-exportserver"} {
 				from := image(component)
 				if component == "virt-handler" && version == brokenVersion {
 					from = image("guest-small")
@@ -120,7 +127,8 @@ func setVersion(ctx context.Context, version string) {
 	}).WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(time.Second).Should(Succeed())
 }
 
-// expectRolledOut waits until all Pods of all components have the images of a version, and the KubeVirt object reports it.
+// expectRolledOut waits until all Pods of all components have the images of a version, and the KubeVirt object reports
+// it.
 func expectRolledOut(ctx context.Context, version string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -148,7 +156,8 @@ func expectLater(ctx context.Context, component, version string) {
 func imagesOf(ctx context.Context, component string) []string {
 	GinkgoHelper()
 	pods := &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: component})).
+		To(Succeed())
 	var images []string
 	for i := range pods.Items {
 		if pods.Items[i].DeletionTimestamp == nil {
@@ -162,8 +171,8 @@ func haveCondition(kind v1.KubeVirtConditionType, matcher gomegatypes.GomegaMatc
 	return HaveField("Status.Conditions", ContainElement(And(HaveField("Type", kind), matcher)))
 }
 
-// callRepeatedly calls virt-api and a webhook twice a second until the returned function is called. It returns the calls that failed twice
-// in a row, a second apart, as kubectl's users would notice.
+// callRepeatedly calls virt-api and a webhook twice a second until the returned function is called. It returns the
+// calls that failed twice in a row, a second apart, as kubectl's users would notice.
 func callRepeatedly(ctx context.Context, namespace string) func() []string {
 	background, stop := context.WithCancel(ctx)
 	DeferCleanup(stop)
@@ -174,7 +183,8 @@ func callRepeatedly(ctx context.Context, namespace string) func() []string {
 	)
 	for what, call := range map[string]func(context.Context) error{
 		"virt-api": func(ctx context.Context) error {
-			return clientset.Discovery().RESTClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/namespaces", namespace, "virtualmachines/guest/expand-spec").Do(ctx).Error()
+			return clientset.Discovery().RESTClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/namespaces", namespace,
+				"virtualmachines/guest/expand-spec").Do(ctx).Error()
 		},
 		"webhook": func(ctx context.Context) error {
 			return k8s.Create(ctx, makeVM(namespace, "unborn"), client.DryRunAll)
@@ -187,7 +197,8 @@ func callRepeatedly(ctx context.Context, namespace string) func() []string {
 					sleep(background, time.Second)
 					if again := call(background); again != nil && background.Err() == nil {
 						mu.Lock()
-						failed = append(failed, fmt.Sprintf("%s at %s: %v; again: %v", what, time.Now().Format(time.TimeOnly), err, again))
+						failed = append(failed,
+							fmt.Sprintf("%s at %s: %v; again: %v", what, time.Now().Format(time.TimeOnly), err, again))
 						mu.Unlock()
 					}
 				}

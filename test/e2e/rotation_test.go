@@ -18,15 +18,16 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// The shortest lifetimes of authorities. An authority is trusted for two minutes before it signs, signs for two minutes, and is trusted for
-// two more. The certificates are renewed within a minute, so that each authority that signs is used.
+// The shortest lifetimes of authorities. An authority is trusted for two minutes before it signs, signs for two
+// minutes, and is trusted for two more. The certificates are renewed within a minute, so that each authority that signs
+// is used.
 const (
 	shortAuthority, shortOverlap       = 6 * time.Minute, 4 * time.Minute
 	shortCertificate, shortRenewBefore = 3 * time.Minute, 2 * time.Minute
 )
 
-// This is the last spec, because the authorities are replaced for some more minutes after it. test/rotation covers each certificate, with a
-// clock that is moved.
+// This is the last spec, because the authorities are replaced for some more minutes after it. test/rotation covers each
+// certificate, with a clock that is moved.
 var _ = Describe("A rotation of all authorities and certificates", Serial, SpecPriority(-1), slow(), func() {
 	It("closes no console, and neither requests nor migrations fail", func(ctx context.Context) {
 		needLocalNodes()
@@ -69,12 +70,14 @@ var _ = Describe("A rotation of all authorities and certificates", Serial, SpecP
 		Expect(observed.problems()).To(BeEmpty())
 		Expect(restarts(ctx)).To(Equal(before), "a component was restarted or replaced")
 		Expect(kubeVirt(ctx)).To(haveCondition(v1.KubeVirtConditionDegraded, HaveField("Status", corev1.ConditionFalse)))
-		Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=CertificateRotationOverdue")).To(ContainSubstring("No resources found"))
+		Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=CertificateRotationOverdue")).
+			To(ContainSubstring("No resources found"))
 	}, SpecTimeout(18*time.Minute))
 })
 
 func lifetime(duration, renewBefore time.Duration) *v1.CertConfig {
-	return &v1.CertConfig{Duration: &metav1.Duration{Duration: duration}, RenewBefore: &metav1.Duration{Duration: renewBefore}}
+	return &v1.CertConfig{Duration: &metav1.Duration{Duration: duration},
+		RenewBefore: &metav1.Duration{Duration: renewBefore}}
 }
 
 // setRotation sets the lifetimes of certificates in the KubeVirt object.

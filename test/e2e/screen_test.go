@@ -25,7 +25,8 @@ const blueScreen = `printf '\033[44m\033[2J' >/dev/tty1` + "\n"
 // rfbVersion is the first message of both sides of VNC. Source: RFC 6143, 7.1.1.
 const rfbVersion = "RFB 003.008\n"
 
-// expectScreen performs the handshake with the VNC server at an address and returns the size of the screen (RFC 6143, 7.1 to 7.3).
+// expectScreen performs the handshake with the VNC server at an address and returns the size of the screen (RFC 6143,
+// 7.1 to 7.3).
 func expectScreen(ctx context.Context, address string) (width, height uint16) {
 	GinkgoHelper()
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)

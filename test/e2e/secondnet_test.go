@@ -77,8 +77,8 @@ func defineNetwork(ctx context.Context, namespace, name string) {
 		name, namespace, name, secondNetwork), "apply", "-f", "-")
 }
 
-// useMigrationNetwork configures a separate network for migrations, until the spec ends. The nodes share its addresses, as they share
-// this host's directories.
+// useMigrationNetwork configures a separate network for migrations, until the spec ends. The nodes share its addresses,
+// as they share this host's directories.
 func useMigrationNetwork(ctx context.Context) {
 	GinkgoHelper()
 	folder, err := os.MkdirTemp("", "e2e-migrationNetwork-")
@@ -203,7 +203,8 @@ func pings(ctx context.Context, address string) *gaps {
 				return
 			}
 			// An IPv4 header comes first; echo replies are of type 0.
-			if header := int(packet[0]&0xf) * 4; n >= header+8 && packet[header] == 0 && binary.BigEndian.Uint16(packet[header+4:]) == id {
+			if header := int(packet[0]&0xf) * 4; n >= header+8 && packet[header] == 0 &&
+				binary.BigEndian.Uint16(packet[header+4:]) == id {
 				replies.sign()
 			}
 		}
@@ -285,7 +286,8 @@ type announcement struct {
 	Protocol uint16
 }
 
-// announcements records the broadcasts of RARP, and of ARP for the guest's own address, that this host receives from a MAC address.
+// announcements records the broadcasts of RARP, and of ARP for the guest's own address, that this host receives from a
+// MAC address.
 func announcements(ctx context.Context, from string) func() []announcement {
 	GinkgoHelper()
 	address, err := net.ParseMAC(from)
@@ -309,7 +311,8 @@ func announcements(ctx context.Context, from string) func() []announcement {
 			if err != nil || n < 14 || string(frame[6:12]) != string(address) || frame[0]&frame[5] != 0xff {
 				continue
 			}
-			if protocol := binary.BigEndian.Uint16(frame[12:]); protocol == unix.ETH_P_RARP || protocol == unix.ETH_P_ARP && ownAddress(frame[14:n]) {
+			if protocol := binary.BigEndian.Uint16(frame[12:]); protocol == unix.ETH_P_RARP ||
+				protocol == unix.ETH_P_ARP && ownAddress(frame[14:n]) {
 				mutex.Lock()
 				seen = append(seen, announcement{time.Now(), protocol})
 				mutex.Unlock()
@@ -323,7 +326,8 @@ func announcements(ctx context.Context, from string) func() []announcement {
 	}
 }
 
-// ownAddress reports whether an ARP packet for IPv4 asks for its sender's own address, as a guest does that announces itself.
+// ownAddress reports whether an ARP packet for IPv4 asks for its sender's own address, as a guest does that announces
+// itself.
 func ownAddress(packet []byte) bool {
 	return len(packet) >= 28 && bytes.Equal(packet[14:18], packet[24:28])
 }

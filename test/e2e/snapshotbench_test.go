@@ -49,9 +49,10 @@ var snapshotDisks = []int{1, 4, 16}
 // snapshotPoll is the interval at which a snapshot's state is read. It is the same for both ways.
 const snapshotPoll = 20 * time.Millisecond
 
-// stallReporter writes to the file system of the first disk continuously, and waits until each write has reached the disk. It prints the
-// time between two writes in hundredths of a second, by the guest's clock, unless it is what a write costs. A write waits while the file
-// system is frozen. About every second it prints the time: all stalls until then have been printed.
+// stallReporter writes to the file system of the first disk continuously, and waits until each write has reached the
+// disk. It prints the time between two writes in hundredths of a second, by the guest's clock, unless it is what a
+// write costs. A write waits while the file system is frozen. About every second it prints the time: all stalls until
+// then have been printed.
 const stallReporter = `#!/bin/sh
 . /etc/init.d/lib
 (was=
@@ -129,7 +130,8 @@ func startSnapshotGuest(ctx context.Context, disks int) *snapshotGuest {
 	create(ctx, makeVM(g.namespace, g.name, options...))
 	g.instance = expectReady(ctx, g.namespace, g.name)
 	expectAgent(ctx, g.namespace, g.name, bootTimeout)
-	expectConsole(ctx, g.namespace, g.name, bootTimeout, And(ContainSubstring(guestReady), MatchRegexp(stallLine.String())))
+	expectConsole(ctx, g.namespace, g.name, bootTimeout,
+		And(ContainSubstring(guestReady), MatchRegexp(stallLine.String())))
 	return g
 }
 
@@ -150,14 +152,15 @@ func (g *snapshotGuest) stall(ctx context.Context, after time.Time) float64 {
 	return float64(longest) * 10
 }
 
-// expectBeats waits until the guest has written for some time since a time, by its own clock: at least from one line of beatLine to the
-// next. The first one may have been printed before that time and read after it.
+// expectBeats waits until the guest has written for some time since a time, by its own clock: at least from one line of
+// beatLine to the next. The first one may have been printed before that time and read after it.
 func (g *snapshotGuest) expectBeats(ctx context.Context, after time.Time, d time.Duration) {
 	GinkgoHelper()
 	Eventually(func(gomega Gomega) {
 		beats := g.printed(ctx, beatLine, after)
 		gomega.Expect(len(beats)).To(BeNumerically(">", 1), "the guest has printed %v", beats)
-		gomega.Expect(beats[len(beats)-1]-beats[0]).To(BeNumerically(">=", d.Milliseconds()/10), "the guest has printed %v", beats)
+		gomega.Expect(beats[len(beats)-1]-beats[0]).To(BeNumerically(">=", d.Milliseconds()/10), "the guest has printed %v",
+			beats)
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed(), "the guest does not write")
 }
 
@@ -187,7 +190,8 @@ func (g *snapshotGuest) printed(ctx context.Context, pattern *regexp.Regexp, aft
 
 // snapshotTimes are those of one snapshot, in milliseconds.
 type snapshotTimes struct {
-	// toFrozen is the time from the request until the guest is known to be frozen, frozen from that until it is known to be thawed.
+	// toFrozen is the time from the request until the guest is known to be frozen, frozen from that until it is known to
+	// be thawed.
 	toFrozen, frozen float64
 	// total is the time from the request until a disk can be made of each snapshot.
 	total float64
@@ -204,19 +208,24 @@ func (g *snapshotGuest) measureOurs(ctx context.Context) snapshotTimes {
 	create(ctx, taken)
 	Eventually(func(gomega Gomega) {
 		gomega.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(taken), taken)).To(Succeed())
-		gomega.Expect(taken.Status).To(And(HaveField("ReadyToUse", HaveValue(BeTrue())), HaveField("Phase", snapshotv1beta1.Succeeded)), "%+v", taken.Status)
+		gomega.Expect(taken.Status).To(
+			And(HaveField("ReadyToUse", HaveValue(BeTrue())), HaveField("Phase", snapshotv1beta1.Succeeded)), "%+v",
+			taken.Status)
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(snapshotPoll).Should(Succeed())
 	total := time.Since(start)
-	Expect(taken.Status.Indications).To(ContainElement(snapshotv1beta1.VMSnapshotGuestAgentIndication), "the guest was not frozen: %+v", taken.Status)
+	Expect(taken.Status.Indications).To(ContainElement(snapshotv1beta1.VMSnapshotGuestAgentIndication),
+		"the guest was not frozen: %+v", taken.Status)
 	Expect(taken.Status.SnapshotVolumes).To(HaveField("IncludedVolumes", ConsistOf(g.claims)))
 	var frozen, thawed time.Time
 	Eventually(func() bool {
 		frozen, thawed = stages.of(taken.UID)
 		return frozen.IsZero() || thawed.IsZero()
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeFalse(), "the freeze was not seen in the VMI's status")
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeFalse(), "the freeze was not seen in the VMI's status")
 	g.expectBeats(ctx, time.Now(), time.Second)
 	times := snapshotTimes{
-		toFrozen: milliseconds(frozen.Sub(start)), frozen: milliseconds(thawed.Sub(frozen)), total: milliseconds(total), stall: g.stall(ctx, start),
+		toFrozen: milliseconds(frozen.Sub(start)), frozen: milliseconds(thawed.Sub(frozen)), total: milliseconds(total),
+		stall: g.stall(ctx, start),
 	}
 	Expect(k8s.Delete(ctx, taken)).To(Succeed())
 	g.expectNoSnapshots(ctx)
@@ -247,7 +256,8 @@ func (g *snapshotGuest) measureRaw(ctx context.Context, shell *virshShell) snaps
 	total := time.Since(start)
 	g.expectBeats(ctx, time.Now(), time.Second)
 	times := snapshotTimes{
-		toFrozen: milliseconds(frozen.Sub(start)), frozen: milliseconds(thawed.Sub(frozen)), total: milliseconds(total), stall: g.stall(ctx, start),
+		toFrozen: milliseconds(frozen.Sub(start)), frozen: milliseconds(thawed.Sub(frozen)), total: milliseconds(total),
+		stall: g.stall(ctx, start),
 	}
 	Expect(k8s.DeleteAllOf(ctx, &csi.VolumeSnapshot{}, client.InNamespace(g.namespace))).To(Succeed())
 	g.expectNoSnapshots(ctx)
@@ -311,7 +321,8 @@ func (s *freezeStages) see(record *v1.SnapshotFreezeRecord, now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	seen := map[v1.SnapshotFreezeStage]map[string]time.Time{v1.SnapshotFreezeFrozen: s.frozen, v1.SnapshotFreezeThawed: s.thawed}[record.Stage]
+	seen := map[v1.SnapshotFreezeStage]map[string]time.Time{v1.SnapshotFreezeFrozen: s.frozen,
+		v1.SnapshotFreezeThawed: s.thawed}[record.Stage]
 	if _, known := seen[record.ID]; !known && seen != nil {
 		seen[record.ID] = now
 	}
@@ -323,7 +334,8 @@ func (s *freezeStages) of(snapshot types.UID) (frozen, thawed time.Time) {
 	return s.frozen[string(snapshot)], s.thawed[string(snapshot)]
 }
 
-// virshShell is a virsh in the launcher's Pod that reads commands. Starting one for each command would add to the times.
+// virshShell is a virsh in the launcher's Pod that reads commands. Starting one for each command would add to the
+// times.
 type virshShell struct {
 	domain string
 	input  io.Writer
@@ -332,7 +344,8 @@ type virshShell struct {
 
 func (g *snapshotGuest) openVirsh(ctx context.Context) *virshShell {
 	GinkgoHelper()
-	request := clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(g.namespace).Name(launcherPod(ctx, g.instance).Name).
+	request := clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(g.namespace).Name(
+		launcherPod(ctx, g.instance).Name).
 		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
 		Container: launcherpod.ComputeContainer, Stdin: true, Stdout: true, Stderr: true,
 		Command: []string{"/usr/bin/virsh", "--connect", "qemu+unix:///session?socket=" + launcherpod.LibvirtSocket},
@@ -343,7 +356,8 @@ func (g *snapshotGuest) openVirsh(ctx context.Context) *virshShell {
 	DeferCleanup(write.Close)
 	shell := &virshShell{domain: launcherpod.DomainName(g.namespace, g.name), input: write, output: gbytes.NewBuffer()}
 	go func() {
-		_ = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: read, Stdout: shell.output, Stderr: shell.output})
+		_ = executor.StreamWithContext(ctx,
+			remotecommand.StreamOptions{Stdin: read, Stdout: shell.output, Stderr: shell.output})
 		_ = read.Close()
 	}()
 	Eventually(shell.output).WithContext(ctx).WithTimeout(shortTimeout).Should(gbytes.Say("Type:"))
@@ -425,7 +439,8 @@ func (r *snapshotFigures) table() string {
 			by string
 			of snapshotSummary
 		}{{"Vireo", vm.Vireo}, {"virsh and VolumeSnapshots", vm.Raw}} {
-			row("\t%s\t%s\t%s\t%s\t%s", line.by, pair(line.of.ToFrozen), pair(line.of.Frozen), pair(line.of.Total), pair(line.of.Stall))
+			row("\t%s\t%s\t%s\t%s\t%s", line.by, pair(line.of.ToFrozen), pair(line.of.Frozen), pair(line.of.Total),
+				pair(line.of.Stall))
 		}
 	}
 	_ = w.Flush()

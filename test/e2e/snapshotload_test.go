@@ -26,10 +26,10 @@ var loadSnapshots = numberOr("VIREO_E2E_LOAD_SNAPSHOTS", 30)
 // loadBatch is how many restored disks one guest checks.
 const loadBatch = 15
 
-// chainWriter, on the guest "writer", appends records to a file on the disk "log", and writes them to the blocks of the disk "raw", which
-// has no file system. A record has its number, and a sum of that and of the record before, so that a lost or changed one is noticed. Each
-// has reached both disks before the next is written, and then /run/written has its number. On other guests it reads such disks, and prints
-// how many records there are, or which one is broken.
+// chainWriter, on the guest "writer", appends records to a file on the disk "log", and writes them to the blocks of the
+// disk "raw", which has no file system. A record has its number, and a sum of that and of the record before, so that a
+// lost or changed one is noticed. Each has reached both disks before the next is written, and then /run/written has its
+// number. On other guests it reads such disks, and prints how many records there are, or which one is broken.
 const chainWriter = `#!/bin/sh
 . /etc/init.d/lib
 check() {
@@ -70,8 +70,10 @@ var _ = Describe("Snapshots of a guest that writes", Label("extended"), func() {
 	It("have all that had reached the disks, up to the thaw with an agent and up to a crash without one, and so do clones of clones", func(ctx context.Context) {
 		needSnapshots(ctx)
 		namespace, name := newNamespace(ctx), "writer"
-		create(ctx, makeClaim(namespace, "log", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "raw", corev1.PersistentVolumeBlock),
-			makeVM(namespace, name, withMemory("256Mi"), withGracePeriod(60), withClaim("log", "log"), withClaim("raw", "raw"), withUserData(chainWriter)))
+		create(ctx, makeClaim(namespace, "log", corev1.PersistentVolumeFilesystem),
+			makeClaim(namespace, "raw", corev1.PersistentVolumeBlock),
+			makeVM(namespace, name, withMemory("256Mi"), withGracePeriod(60), withClaim("log", "log"), withClaim("raw", "raw"),
+				withUserData(chainWriter)))
 		expectReady(ctx, namespace, name)
 		expectAgent(ctx, namespace, name, bootTimeout)
 		expectConsole(ctx, namespace, name, bootTimeout, ContainSubstring("VIREO-CHAIN begins"))
@@ -81,7 +83,8 @@ var _ = Describe("Snapshots of a guest that writes", Label("extended"), func() {
 		t.press("killall qemu-ga\n")
 		Eventually(func() *v1.VirtualMachineInstanceCondition {
 			return condition(vmi(ctx, namespace, name), v1.VirtualMachineInstanceAgentConnected)
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Or(BeNil(), HaveField("Status", corev1.ConditionFalse)))
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+			Should(Or(BeNil(), HaveField("Status", corev1.ConditionFalse)))
 		without := takeUnderLoad(ctx, t, namespace, name, "crash", snapshotv1beta1.VMSnapshotNoGuestAgentIndication)
 
 		By("cloning the guest, the clone, and its clone")
@@ -120,7 +123,9 @@ type takenUnderLoad struct {
 }
 
 // takeUnderLoad takes snapshots of a guest that runs chainWriter.
-func takeUnderLoad(ctx context.Context, t *terminal, namespace, vm, prefix string, indication snapshotv1beta1.Indication) []takenUnderLoad {
+func takeUnderLoad(
+	ctx context.Context, t *terminal, namespace, vm, prefix string, indication snapshotv1beta1.Indication,
+) []takenUnderLoad {
 	GinkgoHelper()
 	By(fmt.Sprintf("taking %d snapshots with the indication %s", loadSnapshots, indication))
 	var all []takenUnderLoad
@@ -165,12 +170,14 @@ func checkRestored(ctx context.Context, namespace, serial, volume string, all []
 		}
 		checkDisks(ctx, namespace, claims, least)
 		for _, taken := range all[from:min(from+loadBatch, len(all))] {
-			Expect(client.IgnoreNotFound(k8s.Delete(ctx, readVM(ctx, namespace, "restored-"+serial+"-"+taken.name)))).To(Succeed())
+			Expect(client.IgnoreNotFound(k8s.Delete(ctx, readVM(ctx, namespace, "restored-"+serial+"-"+taken.name)))).
+				To(Succeed())
 		}
 	}
 }
 
-// checkDisks starts a guest with claims by the serials of their disks, and expects of each at least a number of records, all whole.
+// checkDisks starts a guest with claims by the serials of their disks, and expects of each at least a number of
+// records, all whole.
 func checkDisks(ctx context.Context, namespace string, claims map[string]string, least map[string]int) {
 	GinkgoHelper()
 	name := "checker"

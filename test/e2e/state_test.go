@@ -33,7 +33,8 @@ func withPersistentState() option {
 func claimOf(ctx context.Context, namespace, vm string) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
-	Expect(k8s.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{v1.PersistentStateLabel: vm})).To(Succeed())
+	Expect(k8s.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{v1.PersistentStateLabel: vm})).
+		To(Succeed())
 	Expect(list.Items).To(HaveLen(1))
 	return &list.Items[0]
 }
@@ -62,7 +63,8 @@ func variables(ctx context.Context, instance *v1.VirtualMachineInstance) os.File
 	return info
 }
 
-// expectStateMigrates migrates a guest, and checks that all its state is on another claim. It returns the VMI afterwards.
+// expectStateMigrates migrates a guest, and checks that all its state is on another claim. It returns the VMI
+// afterwards.
 func expectStateMigrates(ctx context.Context, instance *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	source := claimOf(ctx, instance.Namespace, instance.Name)
@@ -71,7 +73,8 @@ func expectStateMigrates(ctx context.Context, instance *v1.VirtualMachineInstanc
 	Expect(err).NotTo(HaveOccurred())
 	Eventually(func() *v1.VirtualMachineInstanceCondition {
 		return condition(vmi(ctx, instance.Namespace, instance.Name), v1.VirtualMachineInstanceIsMigratable)
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveField("Status", corev1.ConditionTrue))
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(HaveField("Status", corev1.ConditionTrue))
 
 	expectVirtctl(ctx, "migrate", "-n", instance.Namespace, instance.Name)
 	var now *v1.VirtualMachineInstance
@@ -95,7 +98,8 @@ var _ = Describe("Persistent EFI variables and TPM", extended(3), func() {
 	It("are kept across a restart and a migration, and deleted with the VM", func(ctx context.Context) {
 		needLocalNodes()
 		namespace := newNamespace(ctx)
-		vm := makeVM(namespace, "stateful", withPersistentState(), withMemory("192Mi"), withUserData("#!/bin/sh\necho THE-FIRMWARE-IS-DONE >/dev/console\n"))
+		vm := makeVM(namespace, "stateful", withPersistentState(), withMemory("192Mi"),
+			withUserData("#!/bin/sh\necho THE-FIRMWARE-IS-DONE >/dev/console\n"))
 		create(ctx, vm)
 		first := expectReady(ctx, namespace, "stateful")
 		claim := claimOf(ctx, namespace, "stateful")
@@ -118,7 +122,8 @@ var _ = Describe("Persistent EFI variables and TPM", extended(3), func() {
 			claim = claimOf(ctx, namespace, "stateful")
 			expectVirtctl(ctx, "restart", "-n", namespace, "stateful")
 			expectNewInstance(ctx, second)
-			Expect(swtpmLog(ctx, expectReady(ctx, namespace, "stateful"))).NotTo(ContainSubstring("manufacturing"), "a new TPM was created after the migration")
+			Expect(swtpmLog(ctx, expectReady(ctx, namespace, "stateful"))).
+				NotTo(ContainSubstring("manufacturing"), "a new TPM was created after the migration")
 			Expect(claimOf(ctx, namespace, "stateful").UID).To(Equal(claim.UID))
 		}
 

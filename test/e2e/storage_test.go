@@ -43,13 +43,15 @@ func makeClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1
 var _ = Describe("A disk", func() {
 	It("keeps its data across a restart on claims of both volume modes, and an emptyDisk has its capacity and is empty again", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock),
+		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem),
+			makeClaim(namespace, "block", corev1.PersistentVolumeBlock),
 			makeVM(namespace, "keeper", withGracePeriod(60), withClaim("files", "files"), withClaim("block", "block"),
 				withDisk("scratch", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("96Mi")}}),
 				withUserData("#!/bin/sh\nfor d in /sys/block/vd*; do echo SIZE-$(cat $d/size) >/dev/console; done\n")))
 		instance := expectReady(ctx, namespace, "keeper")
 		expectConsole(ctx, namespace, "keeper", bootTimeout, And(
-			MatchRegexp(bootsOn("files", 1)), MatchRegexp(bootsOn("block", 1)), MatchRegexp(bootsOn("scratch", 1)), ContainSubstring("SIZE-196608")))
+			MatchRegexp(bootsOn("files", 1)), MatchRegexp(bootsOn("block", 1)), MatchRegexp(bootsOn("scratch", 1)),
+			ContainSubstring("SIZE-196608")))
 		for _, claim := range []string{"files", "block"} {
 			Expect(instance.Status.VolumeStatus).To(ContainElement(And(
 				HaveField("Name", claim), HaveField("PersistentVolumeClaimInfo.ClaimName", claim))))

@@ -110,16 +110,17 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("starts each time its run strategy becomes Once, and becomes Halted when it is stopped", extended(3), func(ctx context.Context) {
-		namespace, name := newNamespace(ctx), "once"
-		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
-		for range rounds {
-			setRunStrategy(ctx, namespace, name, v1.RunStrategyOnce)
-			expectReady(ctx, namespace, name)
-			forceStop(ctx, namespace, name)
-			expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
-		}
-	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+	It("starts each time its run strategy becomes Once, and becomes Halted when it is stopped", extended(3),
+		func(ctx context.Context) {
+			namespace, name := newNamespace(ctx), "once"
+			create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
+			for range rounds {
+				setRunStrategy(ctx, namespace, name, v1.RunStrategyOnce)
+				expectReady(ctx, namespace, name)
+				forceStop(ctx, namespace, name)
+				expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
+			}
+		}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
 	It("backs off while its starts fail, and starts when they succeed", extended(1), func(ctx context.Context) {
 		needLocalNodes()
@@ -168,11 +169,13 @@ func killLaunchers(ctx context.Context, namespace string) (stop func()) {
 	}
 }
 
-// restartVirtAPI replaces all Pods of virt-api, as an upgrade does. The old ones may still wait for streams that are open.
+// restartVirtAPI replaces all Pods of virt-api, as an upgrade does. The old ones may still wait for streams that are
+// open.
 func restartVirtAPI(ctx context.Context) {
 	GinkgoHelper()
 	list := &corev1.PodList{}
-	Expect(k8s.List(ctx, list, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: "virt-api"})).To(Succeed())
+	Expect(k8s.List(ctx, list, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: "virt-api"})).
+		To(Succeed())
 	Expect(list.Items).NotTo(BeEmpty())
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "virt-api"}}
 	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
@@ -214,8 +217,8 @@ type right struct {
 	path           string
 }
 
-// rbacResources returns the resources of the RBAC rules for it. The API server checks only the first part of a subresource such as
-// vnc/screenshot, and virt-api checks the whole subresource.
+// rbacResources returns the resources of the RBAC rules for it. The API server checks only the first part of a
+// subresource such as vnc/screenshot, and virt-api checks the whole subresource.
 func (r right) rbacResources() []string {
 	if parts := strings.Split(r.resource, "/"); len(parts) > 2 {
 		return []string{parts[0] + "/" + parts[1], r.resource}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package e2e tests a real cluster with real guests through the API, as a user with manifests and kubectl would. It needs KUBECONFIG, a
-// deployed Vireo and the images of `make images`. Specs that need more, such as killing a node's kubelet, are skipped on a cluster that
-// `make cluster-up` did not create.
+// Package e2e tests a real cluster with real guests through the API, as a user with manifests and kubectl would. It
+// needs KUBECONFIG, a deployed Vireo and the images of `make images`. Specs that need more, such as killing a node's
+// kubelet, are skipped on a cluster that `make cluster-up` did not create.
 package e2e
 
 import (
@@ -35,8 +35,8 @@ import (
 	"github.com/vireo-project/vireo/test/speclabels"
 )
 
-// How long guests and the control plane may take on a busy computer with two cores and software emulation. These only limit a hang; no spec
-// asserts how fast something is.
+// How long guests and the control plane may take on a busy computer with two cores and software emulation. These only
+// limit a hang; no spec asserts how fast something is.
 const (
 	shortTimeout  = 90 * time.Second
 	bootTimeout   = 4 * time.Minute
@@ -69,7 +69,8 @@ func TestEndToEnd(t *testing.T) {
 // extended labels specs that `make test-e2e` does not run for each commit; `make test-e2e-all` runs all of them.
 var extended = speclabels.Extended
 
-// slow labels specs that take more than five minutes and whose subject another suite also covers: only `make test-e2e-all` runs them.
+// slow labels specs that take more than five minutes and whose subject another suite also covers: only `make
+// test-e2e-all` runs them.
 func slow() Labels { return Label("extended", "slow") }
 
 var _ = BeforeSuite(func(ctx context.Context) {

@@ -23,47 +23,49 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/migration/upgradecheck"
 )
 
-// One guest migrates to the previous launcher and back. Both are migrations between two versions, with the same agents. Another guest
-// cannot migrate. The previous launcher is first, so that the cluster is unchanged afterwards.
+// One guest migrates to the previous launcher and back. Both are migrations between two versions, with the same agents.
+// Another guest cannot migrate. The previous launcher is first, so that the cluster is unchanged afterwards.
 var _ = Describe("Guests after a change of the launcher image", Serial, extended(3), func() {
-	It("are counted as outdated, reported if they cannot migrate, and migrated to the new launcher without losing a count", func(ctx context.Context) {
-		needLocalNodes()
-		if len(nodes(ctx)) < 2 {
-			Skip("migrations need two nodes")
-		}
-		present, previous := image("virt-launcher"), image("virt-launcher-previous")
-		u := startUpgrade(ctx, present)
-		first := u.launcher(ctx, present)
+	It("are counted as outdated, reported if they cannot migrate, and migrated to the new launcher without losing a count",
+		func(ctx context.Context) {
+			needLocalNodes()
+			if len(nodes(ctx)) < 2 {
+				Skip("migrations need two nodes")
+			}
+			present, previous := image("virt-launcher"), image("virt-launcher-previous")
+			u := startUpgrade(ctx, present)
+			first := u.launcher(ctx, present)
 
-		By("reporting before the upgrade which guest cannot migrate, and why")
-		u.expectStuck(ctx)
+			By("reporting before the upgrade which guest cannot migrate, and why")
+			u.expectStuck(ctx)
 
-		By("changing the launcher, without an update method")
-		changed := time.Now()
-		setLauncher(ctx, previous)
-		u.expectOutdated(ctx, u.name, "stuck")
-		reportTime("guests were labeled as outdated", changed)
-		Expect(u.launcher(ctx, present)).To(Equal(first), "no migration was requested")
+			By("changing the launcher, without an update method")
+			changed := time.Now()
+			setLauncher(ctx, previous)
+			u.expectOutdated(ctx, u.name, "stuck")
+			reportTime("guests were labeled as outdated", changed)
+			Expect(u.launcher(ctx, present)).To(Equal(first), "no migration was requested")
 
-		By("enabling the update method LiveMigrate")
-		times := u.expectMigration(ctx, func(ctx context.Context) { setMethods(ctx, v1.WorkloadUpdateMethodLiveMigrate) })
-		GinkgoWriter.Printf("to the previous launcher: %+v\n", times)
-		u.expectOutdated(ctx, "stuck")
-		second := u.launcher(ctx, previous)
-		u.expectCounts(ctx)
-		Expect(second.machine).To(Equal(first.machine), "the guest's machine type has changed")
+			By("enabling the update method LiveMigrate")
+			times := u.expectMigration(ctx, func(ctx context.Context) { setMethods(ctx, v1.WorkloadUpdateMethodLiveMigrate) })
+			GinkgoWriter.Printf("to the previous launcher: %+v\n", times)
+			u.expectOutdated(ctx, "stuck")
+			second := u.launcher(ctx, previous)
+			u.expectCounts(ctx)
+			Expect(second.machine).To(Equal(first.machine), "the guest's machine type has changed")
 
-		By("changing the launcher back")
-		times = u.expectMigration(ctx, func(ctx context.Context) { setLauncher(ctx, present) })
-		GinkgoWriter.Printf("to the present launcher: %+v\n", times)
-		u.expectOutdated(ctx)
-		Expect(u.launcher(ctx, present)).To(Equal(first))
-		u.expectCounts(ctx)
-		u.expectAllCounted()
-		Expect(vmi(ctx, u.namespace, "stuck").UID).To(Equal(u.stuck))
-		u.expectMigrations(ctx, 2)
-		AddReportEntry("launchers", fmt.Sprintf("present %s\nprevious %s, of commit %s", first.program, second.program, second.commit))
-	}, SpecTimeout(6*time.Minute))
+			By("changing the launcher back")
+			times = u.expectMigration(ctx, func(ctx context.Context) { setLauncher(ctx, present) })
+			GinkgoWriter.Printf("to the present launcher: %+v\n", times)
+			u.expectOutdated(ctx)
+			Expect(u.launcher(ctx, present)).To(Equal(first))
+			u.expectCounts(ctx)
+			u.expectAllCounted()
+			Expect(vmi(ctx, u.namespace, "stuck").UID).To(Equal(u.stuck))
+			u.expectMigrations(ctx, 2)
+			AddReportEntry("launchers",
+				fmt.Sprintf("present %s\nprevious %s, of commit %s", first.program, second.program, second.commit))
+		}, SpecTimeout(6*time.Minute))
 })
 
 // upgrade contains a guest that can migrate, and another one that cannot.
@@ -83,7 +85,8 @@ func startUpgrade(ctx context.Context, present string) *upgrade {
 		setMethods(ctx, before.WorkloadUpdateMethods...)
 		kubectl(ctx, "", "rollout", "status", "-n", "kubevirt", "deployment/virt-controller", "--timeout=3m")
 	}, NodeTimeout(4*time.Minute))
-	create(ctx, makeVM(u.namespace, u.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withUserData("#!/bin/sh\n"+counter)),
+	create(ctx, makeVM(u.namespace, u.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate),
+		withUserData("#!/bin/sh\n"+counter)),
 		makeVM(u.namespace, "stuck", withBridge))
 	u.instance = expectReady(ctx, u.namespace, u.name)
 	u.stuck = expectReady(ctx, u.namespace, "stuck").UID
@@ -105,9 +108,10 @@ func (u *upgrade) expectStuck(ctx context.Context) {
 	Expect(report.Guests).To(ConsistOf(
 		And(HaveField("Name", u.name), HaveField("Migratable", true), HaveField("Problems", BeEmpty())),
 		And(HaveField("Name", "stuck"), HaveField("Migratable", false), HaveField("OnUpgrade", upgradecheck.Stays))))
-	Eventually(kubeVirt).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveField("Status.Conditions",
-		ContainElement(And(HaveField("Type", v1.KubeVirtConditionWorkloadsMigratable), HaveField("Message", And(
-			ContainSubstring(u.namespace+"/stuck (InterfaceNotLiveMigratable: "), Not(ContainSubstring("/"+u.name))))))))
+	Eventually(kubeVirt).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(HaveField("Status.Conditions",
+			ContainElement(And(HaveField("Type", v1.KubeVirtConditionWorkloadsMigratable), HaveField("Message", And(
+				ContainSubstring(u.namespace+"/stuck (InterfaceNotLiveMigratable: "), Not(ContainSubstring("/"+u.name))))))))
 }
 
 // expectOutdated waits until these guests and no others are labeled, and counted.
@@ -125,8 +129,8 @@ func (u *upgrade) expectOutdated(ctx context.Context, names ...string) {
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
 }
 
-// expectMigrations checks that there were n migrations, and that all succeeded. A migration that started before its agents were replaced
-// would have failed.
+// expectMigrations checks that there were n migrations, and that all succeeded. A migration that started before its
+// agents were replaced would have failed.
 func (u *upgrade) expectMigrations(ctx context.Context, n int) {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
@@ -151,7 +155,8 @@ func (n *migratingGuest) launcher(ctx context.Context, image string) launcherFac
 	Expect(err).NotTo(HaveOccurred())
 	// The image of the present launcher does not contain the file.
 	commit, _ := os.ReadFile(filepath.Join(directory, "root/usr/share/vireo/launcher-commit"))
-	return launcherFacts{fmt.Sprintf("%.16x", sha256.Sum256(program)), strings.TrimSpace(string(commit)), now.Status.Machine.Type}
+	return launcherFacts{fmt.Sprintf("%.16x", sha256.Sum256(program)), strings.TrimSpace(string(commit)),
+		now.Status.Machine.Type}
 }
 
 // kubeVirt returns the only KubeVirt object.
@@ -171,7 +176,8 @@ func setLauncher(ctx context.Context, image string) {
 
 func setMethods(ctx context.Context, methods ...v1.WorkloadUpdateMethod) {
 	GinkgoHelper()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"workloadUpdateStrategy": map[string]any{"workloadUpdateMethods": methods}}})
+	patch, err := json.Marshal(
+		map[string]any{"spec": map[string]any{"workloadUpdateStrategy": map[string]any{"workloadUpdateMethods": methods}}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(k8s.Patch(ctx, kubeVirt(ctx), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
 }

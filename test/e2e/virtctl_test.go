@@ -34,7 +34,8 @@ func kubectl(ctx context.Context, input string, args ...string) string {
 	return output + warnings
 }
 
-// kubectlOutputs returns the outputs separately: to the second, kubectl also prints that an API service of another spec does not respond.
+// kubectlOutputs returns the outputs separately: to the second, kubectl also prints that an API service of another spec
+// does not respond.
 func kubectlOutputs(ctx context.Context, input string, args ...string) (output, warnings string) {
 	GinkgoHelper()
 	command := exec.CommandContext(ctx, kubectlProgram, args...)

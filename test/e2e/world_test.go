@@ -42,17 +42,24 @@ func newNamespace(ctx context.Context) string {
 			dump(ctx, namespace.Name)
 		}
 		// Pools and replica sets are deleted first, because they would replace their VMs and VMIs.
-		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &poolv1.VirtualMachinePool{}, client.InNamespace(namespace.Name)))).To(Succeed())
-		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace.Name)))).To(Succeed())
-		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
-		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstance{}, client.InNamespace(namespace.Name)))).To(Succeed())
+		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &poolv1.VirtualMachinePool{}, client.InNamespace(namespace.Name)))).
+			To(Succeed())
+		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace.Name)))).
+			To(Succeed())
+		Expect(client.IgnoreNotFound(
+			k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
+		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstance{}, client.InNamespace(namespace.Name)))).
+			To(Succeed())
 		Eventually(func(g Gomega) {
 			// A guest that is still booting would use its whole grace period.
-			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace.Name), client.GracePeriodSeconds(1)))).To(Succeed())
+			g.Expect(client.IgnoreNotFound(
+				k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace.Name), client.GracePeriodSeconds(1)))).
+				To(Succeed())
 			remaining := &v1.VirtualMachineInstanceList{}
 			g.Expect(k8s.List(ctx, remaining, client.InNamespace(namespace.Name))).To(Succeed())
 			g.Expect(remaining.Items).To(BeEmpty())
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed(), "VMIs stay after their deletion")
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+			Should(Succeed(), "VMIs stay after their deletion")
 		Expect(client.IgnoreNotFound(k8s.Delete(ctx, namespace))).To(Succeed())
 	}, NodeTimeout(4*time.Minute))
 	return namespace.Name
@@ -71,7 +78,8 @@ func dump(ctx context.Context, namespace string) {
 		text, err := yaml.Marshal(value)
 		GinkgoWriter.Printf("--- %s\n%s%v\n", title, text, errText(err))
 	}
-	pools, vms, vmis, pods := &poolv1.VirtualMachinePoolList{}, &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
+	pools, vms, vmis, pods := &poolv1.VirtualMachinePoolList{}, &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{},
+		&corev1.PodList{}
 	for _, list := range []client.ObjectList{pools, vms, vmis, pods} {
 		if err := k8s.List(ctx, list, client.InNamespace(namespace)); err != nil {
 			GinkgoWriter.Printf("list: %v\n", err)
@@ -151,7 +159,8 @@ func launcherPod(ctx context.Context, instance *v1.VirtualMachineInstance) *core
 
 // podLog returns the log of a container.
 func podLog(ctx context.Context, pod *corev1.Pod, container string) string {
-	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: container}).Stream(ctx)
+	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
+		&corev1.PodLogOptions{Container: container}).Stream(ctx)
 	if err != nil {
 		return ""
 	}
@@ -175,7 +184,9 @@ func console(ctx context.Context, namespace, name string) string {
 }
 
 // expectConsole waits until the guest's console output matches.
-func expectConsole(ctx context.Context, namespace, name string, timeout time.Duration, matcher gomegatypes.GomegaMatcher) {
+func expectConsole(
+	ctx context.Context, namespace, name string, timeout time.Duration, matcher gomegatypes.GomegaMatcher,
+) {
 	GinkgoHelper()
 	Eventually(func() string { return console(ctx, namespace, name) }).
 		WithContext(ctx).WithTimeout(timeout).WithPolling(pollInterval).Should(matcher)
@@ -199,7 +210,9 @@ func expectReady(ctx context.Context, namespace, name string) *v1.VirtualMachine
 }
 
 // expectPhase waits for a phase of a VMI.
-func expectPhase(ctx context.Context, namespace, name string, phase v1.VirtualMachineInstancePhase) *v1.VirtualMachineInstance {
+func expectPhase(
+	ctx context.Context, namespace, name string, phase v1.VirtualMachineInstancePhase,
+) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	var instance *v1.VirtualMachineInstance
 	Eventually(func(g Gomega) {
@@ -220,7 +233,9 @@ func expectNewInstance(ctx context.Context, before *v1.VirtualMachineInstance) {
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
-func condition(instance *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceConditionType) *v1.VirtualMachineInstanceCondition {
+func condition(
+	instance *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceConditionType,
+) *v1.VirtualMachineInstanceCondition {
 	for i := range instance.Status.Conditions {
 		if instance.Status.Conditions[i].Type == kind {
 			return &instance.Status.Conditions[i]
@@ -242,7 +257,8 @@ func expectGone(ctx context.Context, object client.Object) {
 	GinkgoHelper()
 	Eventually(func() bool {
 		return apierrors.IsNotFound(k8s.Get(ctx, client.ObjectKeyFromObject(object), object))
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeTrue(), "%T %s stays", object, object.GetName())
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
+		Should(BeTrue(), "%T %s stays", object, object.GetName())
 }
 
 // makePeer returns a Pod with the tests' peer program, on a node or on any.
@@ -304,7 +320,9 @@ func execIn(ctx context.Context, pod *corev1.Pod, command ...string) (string, er
 }
 
 // expectExec runs a command in a Pod until its output matches.
-func expectExec(ctx context.Context, pod *corev1.Pod, timeout time.Duration, matcher gomegatypes.GomegaMatcher, command ...string) {
+func expectExec(
+	ctx context.Context, pod *corev1.Pod, timeout time.Duration, matcher gomegatypes.GomegaMatcher, command ...string,
+) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		out, err := execIn(ctx, pod, command...)
@@ -325,8 +343,8 @@ func nodes(ctx context.Context) []string {
 	return names
 }
 
-// followConsole reads a guest's console until its Pod ends, since the log is deleted with the Pod. The returned function
-// returns what was read so far.
+// followConsole reads a guest's console until its Pod ends, since the log is deleted with the Pod. The returned
+// function returns what was read so far.
 func followConsole(ctx context.Context, instance *v1.VirtualMachineInstance) func() string {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package health computes what tools that deploy objects and wait for them conclude from our statuses: kstatus, which Flux and kpt
-// use, and Argo CD. docs/health.md describes the result.
+// Package health computes what tools that deploy objects and wait for them conclude from our statuses: kstatus, which
+// Flux and kpt use, and Argo CD. docs/health.md describes the result.
 package health
 
 import (
@@ -49,7 +49,8 @@ func Kstatus(t *testing.T, object runtime.Object) string {
 }
 
 // ArgoVM returns what Argo CD concludes from a VM. These are the facts of its rule for the kind (argo-cd
-// resource_customizations/kubevirt.io/VirtualMachine): a pause comes first, then the condition Ready; without it, nothing is known.
+// resource_customizations/kubevirt.io/VirtualMachine): a pause comes first, then the condition Ready; without it,
+// nothing is known.
 func ArgoVM(vm *v1.VirtualMachine) string {
 	ready := conditions.Find(vm.Status.Conditions, v1.VirtualMachineReady)
 	switch {
@@ -67,7 +68,8 @@ func ArgoVM(vm *v1.VirtualMachine) string {
 }
 
 // ArgoVMI returns what Argo CD concludes from a VMI. These are the facts of its rule for the kind (argo-cd
-// resource_customizations/kubevirt.io/VirtualMachineInstance): the phase decides, and for a running guest its conditions.
+// resource_customizations/kubevirt.io/VirtualMachineInstance): the phase decides, and for a running guest its
+// conditions.
 func ArgoVMI(vmi *v1.VirtualMachineInstance) string {
 	if vmi.DeletionTimestamp != nil {
 		return Progressing

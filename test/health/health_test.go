@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// Without a condition and a generation that kstatus knows, an object is current as soon as it exists. For the first ones that is right.
-// For the others it is too early, and docs/health.md says what to wait for.
+// Without a condition and a generation that kstatus knows, an object is current as soon as it exists. For the first
+// ones that is right. For the others it is too early, and docs/health.md says what to wait for.
 func TestKindsWithoutProgress(t *testing.T) {
 	set, pool := builder.MakeReplicaSet("set").Replicas(3).Obj(), builder.MakePool("pool").Replicas(3).Obj()
 	set.Status.Replicas, pool.Status.Replicas = 1, 1

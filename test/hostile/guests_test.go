@@ -56,7 +56,8 @@ func (w *world) schedule(namespace, name string, daemon *scriptedlibvirtd.Daemon
 			Namespace: namespace, Name: "virt-launcher-" + name, OwnerReferences: ownedBy(g.vmi),
 			Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(g.vmi.UID)},
 		},
-		Spec: corev1.PodSpec{NodeName: thisNode, Containers: []corev1.Container{{Name: "compute", Image: "example/launcher"}}},
+		Spec: corev1.PodSpec{NodeName: thisNode,
+			Containers: []corev1.Container{{Name: "compute", Image: "example/launcher"}}},
 	}
 	expect(w.t, w.api.Create(ctx, g.pod))
 	before := g.pod.DeepCopy()
@@ -97,7 +98,8 @@ func (w *world) honest(name string) *guest {
 // start assigns the guest, and waits until the agent has started it.
 func (g *guest) start() bool {
 	g.assign(func(*v1.VirtualMachineInstanceStatus) {})
-	return g.world.await(g.key(), "running", func(vmi *v1.VirtualMachineInstance) bool { return vmi.Status.Phase == v1.Running })
+	return g.world.await(g.key(), "running",
+		func(vmi *v1.VirtualMachineInstance) bool { return vmi.Status.Phase == v1.Running })
 }
 
 // pause pauses the guest, as the agent's server does for virt-api.

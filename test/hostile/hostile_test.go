@@ -27,12 +27,13 @@ import (
 
 const (
 	honestGuests, hostileLaunchers = 10, 50
-	// roundsEnv is how often the honest guests are started, paused, migrated and stopped, without and with hostile launchers. The default
-	// is enough for the assertions, and little for a measurement.
+	// roundsEnv is how often the honest guests are started, paused, migrated and stopped, without and with hostile
+	// launchers. The default is enough for the assertions, and little for a measurement.
 	roundsEnv, defaultRounds = "VIREO_HOSTILE_ROUNDS", 2
 
-	// The largest cost of a hostile launcher. Goroutines are those of the agent (a worker's call, the relay's two, the connection's,
-	// the polls of the guest agent and their connections) and those of this suite, which simulate the launcher.
+	// The largest cost of a hostile launcher. Goroutines are those of the agent (a worker's call, the relay's two, the
+	// connection's, the polls of the guest agent and their connections) and those of this suite, which simulate the
+	// launcher.
 	goroutinesEach, threadsEach, descriptorsEach = 30, 2, 16
 	// writesAtOnce is the burst of status writes of a VMI. After that, one write per second is permitted.
 	writesAtOnce = 20

@@ -64,7 +64,8 @@ var kinds = []kind{
 	{name: "floods events", respond: func(_ *hostile, domain string, p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {
 		if c.Proc == scriptedlibvirtd.ProcLookup {
 			go func() {
-				for p.Message(scriptedlibvirtd.ProcLifecycle, scriptedlibvirtd.LifecycleEvent(domain, scriptedlibvirtd.Resumed)) == nil {
+				for p.Message(scriptedlibvirtd.ProcLifecycle,
+					scriptedlibvirtd.LifecycleEvent(domain, scriptedlibvirtd.Resumed)) == nil {
 				}
 			}()
 		}
@@ -96,7 +97,8 @@ var kinds = []kind{
 			return true
 		case c.Proc == scriptedlibvirtd.ProcLookup:
 			go func() {
-				for n := 0; p.Message(scriptedlibvirtd.ProcAgentChanged, scriptedlibvirtd.AgentEvent(domain, n%2 == 0)) == nil; n++ {
+				for n := 0; p.Message(scriptedlibvirtd.ProcAgentChanged,
+					scriptedlibvirtd.AgentEvent(domain, n%2 == 0)) == nil; n++ {
 					<-time.After(toggleInterval)
 				}
 			}()

@@ -22,8 +22,8 @@ import (
 const (
 	// reportEnv names the file that the report is written to.
 	reportEnv = "VIREO_BENCH_HOSTILE"
-	// target is the desired ratio of an honest guest's times with and without hostile launchers. It is reported and not asserted, because
-	// the computer may be busy.
+	// target is the desired ratio of an honest guest's times with and without hostile launchers. It is reported and not
+	// asserted, because the computer may be busy.
 	target = 1.5
 )
 
@@ -38,7 +38,8 @@ type resources struct {
 
 func (r resources) max(other resources) resources {
 	return resources{
-		max(r.Goroutines, other.Goroutines), max(r.Threads, other.Threads), max(r.Descriptors, other.Descriptors), max(r.Memory, other.Memory),
+		max(r.Goroutines, other.Goroutines), max(r.Threads, other.Threads), max(r.Descriptors, other.Descriptors),
+		max(r.Memory, other.Memory),
 	}
 }
 
@@ -80,9 +81,11 @@ type report struct {
 }
 
 func newReport(alone, beside measurement, hostileWrites int64, took time.Duration) report {
-	r := report{Target: target, Alone: alone.most, Beside: beside.most, HostileWrites: hostileWrites, Seconds: took.Seconds()}
+	r := report{Target: target, Alone: alone.most, Beside: beside.most, HostileWrites: hostileWrites,
+		Seconds: took.Seconds()}
 	for _, name := range []string{opStart, opPause, opMigrate, opStop, opAll} {
-		o := operation{Name: name, Alone: quantile.Milliseconds(alone.samples[name]), Beside: quantile.Milliseconds(beside.samples[name])}
+		o := operation{Name: name, Alone: quantile.Milliseconds(alone.samples[name]),
+			Beside: quantile.Milliseconds(beside.samples[name])}
 		if o.Alone.P50 > 0 {
 			o.Ratio = o.Beside.P50 / o.Alone.P50
 		}
@@ -95,9 +98,11 @@ func newReport(alone, beside measurement, hostileWrites int64, took time.Duratio
 func (r report) String() string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(table, "%d honest guests\talone p50\tp95\tbeside %d hostile p50\tp95\tratio (target %.1f)\t\n", honestGuests, hostileLaunchers, r.Target)
+	_, _ = fmt.Fprintf(table, "%d honest guests\talone p50\tp95\tbeside %d hostile p50\tp95\tratio (target %.1f)\t\n",
+		honestGuests, hostileLaunchers, r.Target)
 	for _, o := range r.Operations {
-		_, _ = fmt.Fprintf(table, "%s\t%.0f ms\t%.0f ms\t%.0f ms\t%.0f ms\t%.2f\t\n", o.Name, o.Alone.P50, o.Alone.P95, o.Beside.P50, o.Beside.P95, o.Ratio)
+		_, _ = fmt.Fprintf(table, "%s\t%.0f ms\t%.0f ms\t%.0f ms\t%.0f ms\t%.2f\t\n", o.Name, o.Alone.P50, o.Alone.P95,
+			o.Beside.P50, o.Beside.P95, o.Ratio)
 	}
 	_ = table.Flush()
 	const mebibyte = 1 << 20

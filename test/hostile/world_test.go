@@ -235,7 +235,9 @@ type countingWriter struct {
 	writes *writes
 }
 
-func (c *countingWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+func (c *countingWriter) Patch(
+	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
 	err := c.SubResourceWriter.Patch(ctx, obj, patch, opts...)
 	if !apierrors.IsConflict(err) {
 		c.writes.add(client.ObjectKeyFromObject(obj))
@@ -250,7 +252,9 @@ func (noNetworks) Forward(context.Context, *v1.VirtualMachineInstance, *corev1.P
 	return nil
 }
 
-func (noNetworks) Ensure(context.Context, *v1.VirtualMachineInstance, *corev1.Pod, bool) (map[string]domain.InterfaceFact, error) {
+func (noNetworks) Ensure(
+	context.Context, *v1.VirtualMachineInstance, *corev1.Pod, bool,
+) (map[string]domain.InterfaceFact, error) {
 	return map[string]domain.InterfaceFact{}, nil
 }
 

@@ -74,10 +74,12 @@ type node struct {
 func newNode(objects ...client.Object) *node {
 	GinkgoHelper()
 	n := &node{
-		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(), logs: GinkgoT().TempDir(),
+		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(),
+		logs: GinkgoT().TempDir(),
 	}
 	n.broker = broker.Start(GinkgoT(), broker.Options{
-		PodsDir: n.pods, PodLogsDir: n.logs, DevDir: "/dev", PublishedDevices: filepath.Join(n.pods, "published"), CheckPeer: processOf(n.daemon.PID),
+		PodsDir: n.pods, PodLogsDir: n.logs, DevDir: "/dev", PublishedDevices: filepath.Join(n.pods, "published"),
+		CheckPeer: processOf(n.daemon.PID),
 	})
 	scheme := runtime.NewScheme()
 	Expect(corev1.AddToScheme(scheme)).To(Succeed())
@@ -103,9 +105,10 @@ func (n *node) startAgent() {
 	n.advertisers = network.NewAdvertisers(GinkgoLogr)
 	n.agent = agentvmi.New(agentvmi.Options{
 		Client: n.client, APIReader: n.client, Node: agentNode, Facts: facts.Node{Arch: "amd64"},
-		Connections: agent.Connections{Manager: n.manager}, Responses: responses, Networks: agent.Networks{Advertisers: n.advertisers, Broker: n.broker},
-		Content: func(pod types.UID) media.Content { return n.broker.Content(pod) },
-		Files:   func(pod types.UID) agentvmi.Files { return n.broker.Files(pod) },
+		Connections: agent.Connections{Manager: n.manager}, Responses: responses,
+		Networks: agent.Networks{Advertisers: n.advertisers, Broker: n.broker},
+		Content:  func(pod types.UID) media.Content { return n.broker.Content(pod) },
+		Files:    func(pod types.UID) agentvmi.Files { return n.broker.Files(pod) },
 		Config: func() clusterconfig.Config {
 			config := clusterconfig.Default()
 			config.UseEmulation = true
@@ -124,7 +127,8 @@ func (n *node) stopAgent() {
 	Expect(n.advertisers.Start(ctx)).To(Succeed())
 }
 
-// processOf returns a check that accepts a Pod's PID 1 as libvirtd's process: the test's processes are in no Pod's cgroup.
+// processOf returns a check that accepts a Pod's PID 1 as libvirtd's process: the test's processes are in no Pod's
+// cgroup.
 func processOf(pid func() int) pods.CheckPeer {
 	return func(*net.UnixConn, string) (*os.File, error) {
 		fd, err := unix.Open("/proc/"+strconv.Itoa(pid()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -213,7 +217,8 @@ func launcherPod() *corev1.Pod {
 			Namespace: vmiKey.Namespace, Name: "virt-launcher-vm-x", UID: agentPodUID,
 			Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(vmiUID)},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmiKey.Name, UID: vmiUID, Controller: ptr.To(true),
+				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmiKey.Name, UID: vmiUID,
+				Controller: ptr.To(true),
 			}},
 		},
 		Spec: corev1.PodSpec{NodeName: agentNode},
@@ -332,7 +337,8 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		n.addPrimaryInterface()
 		n.writeImage()
 		n.linkSocket()
-		Expect(describe(n.settle(isRunning))).To(And(ContainSubstring("Paused=True PausedByUser"), ContainSubstring("Ready=False")))
+		Expect(describe(n.settle(isRunning))).To(
+			And(ContainSubstring("Paused=True PausedByUser"), ContainSubstring("Ready=False")))
 	})
 })
 

@@ -100,7 +100,8 @@ func (g *trackedGuest) expectChain(image string) {
 		}
 		base = part
 	}
-	expectOutput(qemuImg("compare", "-U", "-f", "qcow2", "-F", "raw", base, g.pod.daemon.Host(image)), "Images are identical")
+	expectOutput(qemuImg("compare", "-U", "-f", "qcow2", "-F", "raw", base, g.pod.daemon.Host(image)),
+		"Images are identical")
 }
 
 // blocksOf returns the space that a file occupies, in units of 512 bytes.
@@ -135,7 +136,8 @@ func defineLostCheckpoint(uri, name string) {
 	lost := &libvirtxml.DomainCheckpoint{Name: name, CreationTime: "1", Disks: &libvirtxml.DomainCheckpointDisks{}}
 	for i := range guest.Devices.Disks {
 		if disk := &guest.Devices.Disks[i]; domain.IsTracked(disk) {
-			lost.Disks.Disks = append(lost.Disks.Disks, libvirtxml.DomainCheckpointDisk{Name: disk.Target.Dev, Checkpoint: "bitmap", Bitmap: name})
+			lost.Disks.Disks = append(lost.Disks.Disks,
+				libvirtxml.DomainCheckpointDisk{Name: disk.Target.Dev, Checkpoint: "bitmap", Bitmap: name})
 		}
 	}
 	text, err = lost.Marshal()
@@ -187,7 +189,8 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		Expect(checkpoints(g.conn, g.domain)).To(ConsistOf("b2"))
 		before := blocksOf(p.daemon.Host(image))
 		g.run("mount -o remount,discard /mnt/data; rm /mnt/data/one; sync; yes four | head -c 65536 > /mnt/data/four; sync")
-		Eventually(func() int64 { return blocksOf(p.daemon.Host(image)) }).Should(BeNumerically("<", before-1000), "the discard does not reach the image")
+		Eventually(func() int64 { return blocksOf(p.daemon.Host(image)) }).
+			Should(BeNumerically("<", before-1000), "the discard does not reach the image")
 		g.backUp("b3", "b2")
 		g.expectChain(image)
 
@@ -245,7 +248,8 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 			d.Devices.Disks = append(d.Devices.Disks, libvirtxml.DomainDisk{
 				Device: "disk", Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw", Cache: "none"},
 				Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: copiedDisk}},
-				Target: &libvirtxml.DomainDiskTarget{Dev: "vdb", Bus: "virtio"}, Alias: &libvirtxml.DomainAlias{Name: "ua-disk-copied"},
+				Target: &libvirtxml.DomainDiskTarget{Dev: "vdb", Bus: "virtio"},
+				Alias:  &libvirtxml.DomainAlias{Name: "ua-disk-copied"},
 			})
 			return d
 		}
@@ -263,7 +267,8 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 			GinkgoHelper()
 			live, err := m.sourceConn.LiveXML(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
-			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vdb"}, DialTarget: m.dial}
+			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vdb"},
+				DialTarget: m.dial}
 			r.XML, err = domain.ForTarget(live, withCopiedDisk())
 			Expect(err).NotTo(HaveOccurred())
 			m.installCertificates(&r)
@@ -296,7 +301,8 @@ var _ = Describe("Changed blocks of a running guest", Label("libvirt"), func() {
 		m.targetPod.writeOverlay(trackedOverlay, sharedDisk, ext4Bytes)
 		Expect(m.sourceConn.Transfer(ctx, request())).To(Succeed())
 		migrated := m.resumeOnTarget()
-		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nmore\nagain\nafter"))
+		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).
+			To(Equal("before\nmore\nagain\nafter"))
 		Expect(checkpoints(m.targetConn, m.guest.domain)).To(BeEmpty())
 		there := &trackedGuest{linux: migrated}
 		there.backUp("b3", "")
@@ -346,7 +352,8 @@ var _ = Describe("The agent and changed blocks", Label("libvirt"), func() {
 		vmi := assignedVMI()
 		vmi.Status.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: v1.ChangedBlockTrackingInitializing}
 		disk := v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}
-		for _, claim := range []v1.VolumeStatus{claimStatus("file", corev1.PersistentVolumeFilesystem), claimStatus("device", corev1.PersistentVolumeBlock)} {
+		for _, claim := range []v1.VolumeStatus{claimStatus("file", corev1.PersistentVolumeFilesystem),
+			claimStatus("device", corev1.PersistentVolumeBlock)} {
 			source := &v1.PersistentVolumeClaimVolumeSource{}
 			source.ClaimName = claim.Name
 			addDisk(vmi, disk, claim.Name, v1.VolumeSource{PersistentVolumeClaim: source})
@@ -371,18 +378,21 @@ var _ = Describe("The agent and changed blocks", Label("libvirt"), func() {
 
 		By("copying everything first")
 		intent := &backup.Intent{
-			ID: "a", UtilityVolume: "target", Directory: "vm/a", FilePrefix: "a-", Volumes: []string{"file", "device"}, Checkpoint: "of-a",
+			ID: "a", UtilityVolume: "target", Directory: "vm/a", FilePrefix: "a-", Volumes: []string{"file", "device"},
+			Checkpoint: "of-a",
 		}
-		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-a"), HaveField("Since", "")))
+		Expect(n.backUp(intent)).To(
+			And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-a"), HaveField("Since", "")))
 
 		By("copying what has changed with a restarted agent")
 		n.stopAgent()
 		n.startAgent()
 		intent = &backup.Intent{
-			ID: "b", UtilityVolume: "target", Directory: "vm/b", FilePrefix: "b-", Volumes: []string{"file", "device"}, Checkpoint: "of-b", Since: "of-a",
-			Kept: []string{"of-a"},
+			ID: "b", UtilityVolume: "target", Directory: "vm/b", FilePrefix: "b-", Volumes: []string{"file", "device"},
+			Checkpoint: "of-b", Since: "of-a", Kept: []string{"of-a"},
 		}
-		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-b"), HaveField("Since", "of-a")))
+		Expect(n.backUp(intent)).To(
+			And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-b"), HaveField("Since", "of-a")))
 		for _, volume := range intent.Volumes {
 			Expect(filepath.Join(target, intent.File(volume))).To(BeAnExistingFile())
 		}
@@ -390,14 +400,15 @@ var _ = Describe("The agent and changed blocks", Label("libvirt"), func() {
 		By("copying everything if libvirt refuses an incremental backup, since the bitmaps are missing")
 		defineLostCheckpoint(n.daemon.URI(), "lost")
 		intent = &backup.Intent{
-			ID: "lost", UtilityVolume: "target", Directory: "vm/lost", FilePrefix: "lost-", Volumes: []string{"file", "device"}, Checkpoint: "of-lost",
-			Since: "lost", Kept: []string{"lost"},
+			ID: "lost", UtilityVolume: "target", Directory: "vm/lost", FilePrefix: "lost-", Volumes: []string{"file", "device"},
+			Checkpoint: "of-lost", Since: "lost", Kept: []string{"lost"},
 		}
-		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-lost"), HaveField("Since", ""),
-			HaveField("FullBecause", ContainSubstring("libvirt refused an incremental one"))))
+		Expect(n.backUp(intent)).To(
+			And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Checkpoint", "of-lost"), HaveField("Since", ""),
+				HaveField("FullBecause", ContainSubstring("libvirt refused an incremental one"))))
 		intent = &backup.Intent{
-			ID: "next", UtilityVolume: "target", Directory: "vm/next", FilePrefix: "next-", Volumes: []string{"file", "device"}, Checkpoint: "of-next",
-			Since: "of-lost", Kept: []string{"of-lost"},
+			ID: "next", UtilityVolume: "target", Directory: "vm/next", FilePrefix: "next-", Volumes: []string{"file", "device"},
+			Checkpoint: "of-next", Since: "of-lost", Kept: []string{"of-lost"},
 		}
 		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Since", "of-lost")))
 
@@ -414,7 +425,8 @@ var _ = Describe("The agent and changed blocks", Label("libvirt"), func() {
 			return grown == 2
 		})
 		intent = &backup.Intent{
-			ID: "c", UtilityVolume: "target", Directory: "vm/c", FilePrefix: "c-", Volumes: []string{"file", "device"}, Checkpoint: "of-c", Since: "gone",
+			ID: "c", UtilityVolume: "target", Directory: "vm/c", FilePrefix: "c-", Volumes: []string{"file", "device"},
+			Checkpoint: "of-c", Since: "gone",
 		}
 		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Since", ""),
 			HaveField("FullBecause", ContainSubstring("does not have the checkpoint gone"))))

@@ -22,7 +22,8 @@ import (
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
 
-// backUp writes the intent of a backup of the volume data, as virt-controller does, and reconciles until the backup has ended.
+// backUp writes the intent of a backup of the volume data, as virt-controller does, and reconciles until the backup has
+// ended.
 func (n *node) backUp(intent *backup.Intent) *v1.DiskBackupRecord {
 	GinkgoHelper()
 	vmi := n.vmi()
@@ -55,7 +56,8 @@ func (n *node) addUtilityVolume(name string) {
 func qemuImg(arguments ...string) *exec.Cmd {
 	usr := filepath.Join(os.Getenv(libvirtd.RootfsEnv), "usr")
 	return exec.Command(filepath.Join(usr, "lib64/ld-linux-x86-64.so.2"),
-		append([]string{"--library-path", filepath.Join(usr, "lib/x86_64-linux-gnu"), filepath.Join(usr, "bin/qemu-img")}, arguments...)...)
+		append([]string{"--library-path", filepath.Join(usr, "lib/x86_64-linux-gnu"), filepath.Join(usr, "bin/qemu-img")},
+			arguments...)...)
 }
 
 var _ = Describe("A backup of a running guest's disks", Label("libvirt"), func() {
@@ -65,7 +67,8 @@ var _ = Describe("A backup of a running guest's disks", Label("libvirt"), func()
 		claim.PersistentVolumeClaimInfo.FilesystemOverhead = ptr.To[v1.Percent]("0")
 		source := &v1.PersistentVolumeClaimVolumeSource{}
 		source.ClaimName = "data"
-		addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "data", v1.VolumeSource{PersistentVolumeClaim: source})
+		addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "data",
+			v1.VolumeSource{PersistentVolumeClaim: source})
 		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, claim)
 		n := newNode(launcherPod(), vmi)
 		n.addPrimaryInterface()
@@ -83,7 +86,8 @@ var _ = Describe("A backup of a running guest's disks", Label("libvirt"), func()
 		n.addUtilityVolume("target")
 
 		By("copying one of several disks")
-		intent := &backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"data"}}
+		intent := &backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-",
+			Volumes: []string{"data"}}
 		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupSucceeded), HaveField("Problem", "")))
 		copied := filepath.Join(target, intent.File("data"))
 		entries, err := os.ReadDir(filepath.Dir(copied))
@@ -106,11 +110,13 @@ var _ = Describe("A backup of a running guest's disks", Label("libvirt"), func()
 		By("failing if an image exists")
 		Expect(os.WriteFile(filepath.Join(target, "vm/b-1/b-data.qcow2"), nil, 0o600)).To(Succeed())
 		intent.ID = "b"
-		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupFailed), HaveField("Problem", ContainSubstring("exists"))))
+		Expect(n.backUp(intent)).To(
+			And(HaveField("Stage", v1.DiskBackupFailed), HaveField("Problem", ContainSubstring("exists"))))
 
 		By("failing if the target cannot be written")
 		intent.ID, intent.Directory = "c", "vm/b-3"
 		Expect(os.Chown(filepath.Join(target, "vm"), 0, 0)).To(Succeed())
-		Expect(n.backUp(intent)).To(And(HaveField("Stage", v1.DiskBackupFailed), HaveField("Problem", ContainSubstring("ermission denied"))))
+		Expect(n.backUp(intent)).To(
+			And(HaveField("Stage", v1.DiskBackupFailed), HaveField("Problem", ContainSubstring("ermission denied"))))
 	})
 })

@@ -48,7 +48,8 @@ type exporter struct {
 func newExporter() *exporter {
 	GinkgoHelper()
 	const name = "virt-export-b.default.svc"
-	e := &exporter{ca: pki.New(GinkgoT()), unused: make(chan net.Conn, 100), socket: filepath.Join(GinkgoT().TempDir(), "nbd")}
+	e := &exporter{ca: pki.New(GinkgoT()), unused: make(chan net.Conn, 100),
+		socket: filepath.Join(GinkgoT().TempDir(), "nbd")}
 	serving := e.ca.IssueHost(name, x509.ExtKeyUsageServerAuth)
 	config := server.AgentTLS(func() (*tls.Certificate, error) { return &serving, nil }, func() (*content.Backup, error) {
 		return &content.Backup{Client: agentapi.BackupName(agentNode), CA: string(e.ca.PEM())}, nil
@@ -83,8 +84,8 @@ func accept(listener net.Listener, serve func(net.Conn)) {
 	}()
 }
 
-// serve connects a client to the agent. An exporter sends its flags first, and a client of NBD after the server's greeting. Connections of an
-// earlier pull have ended.
+// serve connects a client to the agent. An exporter sends its flags first, and a client of NBD after the server's
+// greeting. Connections of an earlier pull have ended.
 func (e *exporter) serve(client net.Conn) {
 	defer func() { _ = client.Close() }()
 	flags, greeting := []byte{0, 0, 0, 3}, make([]byte, len("NBDMAGIC"))
@@ -113,8 +114,8 @@ func (e *exporter) tls() func(string) (*tls.Config, error) {
 	own := e.ca.IssueHost(agentapi.BackupName(agentNode), x509.ExtKeyUsageClientAuth)
 	return func(serverName string) (*tls.Config, error) {
 		return &tls.Config{
-			MinVersion: tls.VersionTLS13, RootCAs: e.ca.Pool(), ServerName: serverName, NextProtos: []string{backup.ExporterProtocol},
-			Certificates: []tls.Certificate{own},
+			MinVersion: tls.VersionTLS13, RootCAs: e.ca.Pool(), ServerName: serverName,
+			NextProtos: []string{backup.ExporterProtocol}, Certificates: []tls.Certificate{own},
 		}, nil
 	}
 }
@@ -123,7 +124,8 @@ func (e *exporter) tls() func(string) (*tls.Config, error) {
 func (e *exporter) read(volume string) []byte {
 	GinkgoHelper()
 	raw := filepath.Join(GinkgoT().TempDir(), "pulled")
-	out, err := qemuImg("convert", "-f", "raw", "-O", "raw", "nbd+unix:///"+volume+"?socket="+e.socket, raw).CombinedOutput()
+	out, err := qemuImg("convert", "-f", "raw", "-O", "raw", "nbd+unix:///"+volume+"?socket="+e.socket,
+		raw).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	content, err := os.ReadFile(raw)
 	Expect(err).NotTo(HaveOccurred())
@@ -137,10 +139,12 @@ type extent struct {
 	Data   bool  `json:"data"`
 }
 
-// changed returns the parts of a disk that have changed since the checkpoint. qemu-img reports those of a bitmap as no data.
+// changed returns the parts of a disk that have changed since the checkpoint. qemu-img reports those of a bitmap as no
+// data.
 func (e *exporter) changed(volume string) (parts []extent) {
 	GinkgoHelper()
-	image := fmt.Sprintf("driver=nbd,server.type=unix,server.path=%s,export=%s,x-dirty-bitmap=%s", e.socket, volume, backup.DirtyContext)
+	image := fmt.Sprintf("driver=nbd,server.type=unix,server.path=%s,export=%s,x-dirty-bitmap=%s", e.socket, volume,
+		backup.DirtyContext)
 	out, err := qemuImg("map", "--output=json", "--image-opts", image).Output()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	var all []extent
@@ -170,19 +174,22 @@ func startPullingGuest() *pullingGuest {
 	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("256Mi"))}
 	vmi.Spec.Domain.Firmware = &v1.Firmware{KernelBoot: &v1.KernelBoot{
 		KernelArgs: "console=tty0 console=ttyS0,115200n8 loglevel=4 panic=10 mitigations=off",
-		Container:  &v1.KernelBootContainer{Image: "example/kernel", KernelPath: "/boot/vmlinuz", InitrdPath: "/boot/initrd.img"},
+		Container: &v1.KernelBootContainer{Image: "example/kernel", KernelPath: "/boot/vmlinuz",
+			InitrdPath: "/boot/initrd.img"},
 	}}
 	claim := claimStatus("data", corev1.PersistentVolumeFilesystem)
 	claim.PersistentVolumeClaimInfo.FilesystemOverhead = ptr.To[v1.Percent]("0")
 	claim.PersistentVolumeClaimInfo.Capacity[corev1.ResourceStorage] = resource.MustParse("16Mi")
 	source := &v1.PersistentVolumeClaimVolumeSource{}
 	source.ClaimName = "data"
-	addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "data", v1.VolumeSource{PersistentVolumeClaim: source})
+	addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "data",
+		v1.VolumeSource{PersistentVolumeClaim: source})
 	vmi.Spec.Domain.Devices.Disks[len(vmi.Spec.Domain.Devices.Disks)-1].Serial = dataSerial
 	vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, claim)
 	// A guest with an interface waits ten seconds for a DHCP server, which the test does not have.
 	vmi.Spec.Domain.Devices.Interfaces, vmi.Spec.Networks = nil, nil
-	g := &pullingGuest{node: newNode(launcherPod(), vmi), exporter: newExporter(), target: launcherpod.UtilityVolumeDir("target")}
+	g := &pullingGuest{node: newNode(launcherPod(), vmi), exporter: newExporter(),
+		target: launcherpod.UtilityVolumeDir("target")}
 	g.exporters = g.exporter.tls()
 	g.stopAgent()
 	g.startAgent()
@@ -229,7 +236,8 @@ func (g *pullingGuest) scratchFiles(intent *backup.Intent) (names []string) {
 // write writes an intent, as virt-controller does, and reconciles until the record has a stage.
 func (g *pullingGuest) write(intent *backup.Intent, stage v1.DiskBackupStage) *v1.DiskBackupRecord {
 	GinkgoHelper()
-	g.change(func(*v1.VirtualMachineInstanceSpec) {}, func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = intent.Status() })
+	g.change(func(*v1.VirtualMachineInstanceSpec) {},
+		func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = intent.Status() })
 	return g.expectStage(intent.ID, stage)
 }
 
@@ -254,7 +262,8 @@ func (g *pullingGuest) pull(intent *backup.Intent) (content []byte) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(g.write(intent, v1.DiskBackupRunning)).To(And(HaveField("Pull", true), HaveField("Problem", "")))
 	name := launcherpod.BackupSocketName(intent.ID)
-	Expect(os.Link(g.daemon.Host(filepath.Join(launcherpod.SocketsDir, name)), filepath.Join(g.socketDir(), name))).To(Succeed())
+	Expect(os.Link(g.daemon.Host(filepath.Join(launcherpod.SocketsDir, name)), filepath.Join(g.socketDir(), name))).
+		To(Succeed())
 	g.expectWrites(intent.ID)
 	return content
 }
@@ -267,13 +276,14 @@ func (g *pullingGuest) expectWrites(mark string) {
 		ContainSubstring("written"))
 	content, err := os.ReadFile(g.image)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(bytes.Contains(content, bytes.Repeat([]byte(mark+"\n"), 1000))).To(BeTrue(), "the guest's writes are not in the image")
+	Expect(bytes.Contains(content, bytes.Repeat([]byte(mark+"\n"), 1000))).
+		To(BeTrue(), "the guest's writes are not in the image")
 }
 
 func intentToPull(id string, exporter backup.Exporter) *backup.Intent {
 	return &backup.Intent{
-		ID: id, UtilityVolume: "target", Directory: "vm/" + id, FilePrefix: id + "-", Volumes: []string{"data"}, Pull: true, Exporter: exporter,
-		Checkpoint: "of-" + id,
+		ID: id, UtilityVolume: "target", Directory: "vm/" + id, FilePrefix: id + "-", Volumes: []string{"data"}, Pull: true,
+		Exporter: exporter, Checkpoint: "of-" + id,
 	}
 }
 
@@ -296,12 +306,14 @@ var _ = Describe("A pull of a running guest's disks", Label("libvirt"), func() {
 		Expect(g.scratchFiles(all)).To(ConsistOf("all-data.scratch.qcow2"))
 		full := g.exporter.read("data")
 		Expect(bytes.Equal(full, content)).To(BeTrue(), "the exporter reads something else than was in the disk")
-		Expect(bytes.Equal(g.exporter.read("data"), content)).To(BeTrue(), "the exporter reads something else the second time")
+		Expect(bytes.Equal(g.exporter.read("data"), content)).
+			To(BeTrue(), "the exporter reads something else the second time")
 
 		By("ending when it is canceled")
 		all.Canceled = true
 		Expect(g.write(all, v1.DiskBackupSucceeded)).To(And(
-			HaveField("Canceled", true), HaveField("Pull", true), HaveField("Checkpoint", "of-all"), HaveField("EndedAt", Not(BeNil()))))
+			HaveField("Canceled", true), HaveField("Pull", true), HaveField("Checkpoint", "of-all"),
+			HaveField("EndedAt", Not(BeNil()))))
 		Expect(g.scratchFiles(all)).To(BeEmpty())
 		g.expectWrites("between")
 
@@ -353,7 +365,8 @@ var _ = Describe("A pull of a running guest's disks", Label("libvirt"), func() {
 		intent := intentToPull("ended", g.exporter.address)
 		g.pull(intent)
 		Expect(g.conn.AbortBackup(GinkgoT().Context(), g.domain)).To(Succeed())
-		Expect(g.expectStage("ended", v1.DiskBackupFailed).Problem).To(ContainSubstring("although the backup was not canceled"))
+		Expect(g.expectStage("ended", v1.DiskBackupFailed).Problem).
+			To(ContainSubstring("although the backup was not canceled"))
 		_, err := g.conn.OpenPull(GinkgoT().Context(), "ended")
 		Expect(errors.Is(err, hypervisor.ErrNotRunning)).To(BeTrue(), "%v", err)
 	})

@@ -65,7 +65,8 @@ type killedFreeze struct {
 	Found string `json:"found"`
 	// Thawed reports whether the guest was thawed in time.
 	Thawed bool `json:"thawed"`
-	// Margin is the time from when the guest was last seen frozen to the deadline; nil if it was not frozen after the kill.
+	// Margin is the time from when the guest was last seen frozen to the deadline; nil if it was not frozen after the
+	// kill.
 	Margin *time.Duration `json:"marginNs,omitempty"`
 
 	deadline time.Time
@@ -82,20 +83,22 @@ type freezeKills struct {
 
 // isThawedAfterKills is the spec of a guest whose agent is killed while it freezes or thaws it.
 func isThawedAfterKills(g *linux) {
-	It("is thawed by the deadline of a freeze in which the agent and its broker are killed", extended(1), func(ctx context.Context) {
-		seed := uint64(numberFrom(freezeSeedEnv, int(time.Now().Unix())))
-		k := &freezeKills{linux: g, podsDir: g.pod.podsDir()}
-		k.measure(ctx)
-		for i := range numberFrom(freezeRunsEnv, len(afterKills)) {
-			run := k.plan(rand.New(rand.NewPCG(seed, uint64(i))), i)
-			k.runs = append(k.runs, run)
-			if k.execute(ctx, run); !run.Thawed {
-				break
+	It("is thawed by the deadline of a freeze in which the agent and its broker are killed", extended(1),
+		func(ctx context.Context) {
+			seed := uint64(numberFrom(freezeSeedEnv, int(time.Now().Unix())))
+			k := &freezeKills{linux: g, podsDir: g.pod.podsDir()}
+			k.measure(ctx)
+			for i := range numberFrom(freezeRunsEnv, len(afterKills)) {
+				run := k.plan(rand.New(rand.NewPCG(seed, uint64(i))), i)
+				k.runs = append(k.runs, run)
+				if k.execute(ctx, run); !run.Thawed {
+					break
+				}
 			}
-		}
-		k.publish(seed)
-		Expect(k.runs[len(k.runs)-1].Thawed).To(BeTrue(), "the guest was frozen beyond the deadline with seed %d: %+v", seed, k.runs[len(k.runs)-1])
-	}, SpecTimeout(time.Hour))
+			k.publish(seed)
+			Expect(k.runs[len(k.runs)-1].Thawed).To(BeTrue(), "the guest was frozen beyond the deadline with seed %d: %+v", seed,
+				k.runs[len(k.runs)-1])
+		}, SpecTimeout(time.Hour))
 }
 
 func numberFrom(variable string, otherwise int) int {
@@ -272,7 +275,8 @@ func (a *killableAgent) status() v1.VirtualMachineInstanceStatus {
 
 func (a *killableAgent) expectStage(ctx context.Context, id string, stage v1.SnapshotFreezeStage) {
 	GinkgoHelper()
-	Eventually(func() *v1.SnapshotFreezeRecord { return a.status().SnapshotFreezeRecord }).WithContext(ctx).WithTimeout(time.Minute).
+	Eventually(func() *v1.SnapshotFreezeRecord { return a.status().SnapshotFreezeRecord }).WithContext(ctx).WithTimeout(
+		time.Minute).
 		WithPolling(5 * time.Millisecond).Should(And(HaveField("ID", id), HaveField("Stage", stage)))
 }
 

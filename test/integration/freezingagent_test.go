@@ -27,8 +27,9 @@ import (
 // freezingAgentName is the argv[0] with which the test binary runs as an agent that freezes a guest, with its broker.
 const freezingAgentName = "vireo-test-freezing-agent"
 
-// freezingAgent is the part of an agent that freezes and thaws a guest, in a process of its own that can be killed. Its standard input has
-// the intents that virt-controller writes, and its standard output what it writes to the VMI's status.
+// freezingAgent is the part of an agent that freezes and thaws a guest, in a process of its own that can be killed. Its
+// standard input has the intents that virt-controller writes, and its standard output what it writes to the VMI's
+// status.
 type freezingAgent struct {
 	// PodsDir and RelayDir are directories as on a node; PID is the Pod's PID 1.
 	PodsDir, RelayDir string
@@ -60,7 +61,8 @@ func runFreezingAgent(setup string) error {
 		return err
 	}
 	var err error
-	if a.manager, err = rpc.NewManager(podOptions(brokerclient.New(a.RelayDir), filepath.Join(a.RelayDir, "r")), a.enqueue); err != nil {
+	if a.manager, err = rpc.NewManager(podOptions(brokerclient.New(a.RelayDir), filepath.Join(a.RelayDir, "r")),
+		a.enqueue); err != nil {
 		return err
 	}
 	a.freezes = snapshotfreeze.New(clock.RealClock{}, a.enqueue)
@@ -110,7 +112,8 @@ func (a *freezingAgent) reconcile(ctx context.Context) (time.Duration, error) {
 		return freezingRetry, nil //nolint:nilerr // The next attempt follows.
 	}
 	delay := a.keeper.Sync(a.freezes, conn, &snapshotfreeze.State{
-		VMI: vmiKey, Domain: a.Domain, Intent: freeze.IntentOf(&a.Status), Reported: freeze.RecordOf(&a.Status), Observed: domain,
+		VMI: vmiKey, Domain: a.Domain, Intent: freeze.IntentOf(&a.Status), Reported: freeze.RecordOf(&a.Status),
+		Observed: domain,
 	})
 	if delay == 0 {
 		delay = time.Hour

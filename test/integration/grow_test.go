@@ -33,7 +33,8 @@ var _ = Describe("Disks on claims that grow", Label("libvirt"), func() {
 	It("get the size of their claims when the guest starts and while it runs", func() {
 		vmi := assignedVMI()
 		disk := v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}
-		for _, claim := range []v1.VolumeStatus{claimStatus("file", corev1.PersistentVolumeFilesystem), claimStatus("device", corev1.PersistentVolumeBlock)} {
+		for _, claim := range []v1.VolumeStatus{claimStatus("file", corev1.PersistentVolumeFilesystem),
+			claimStatus("device", corev1.PersistentVolumeBlock)} {
 			source := &v1.PersistentVolumeClaimVolumeSource{}
 			source.ClaimName = claim.Name
 			addDisk(vmi, disk, claim.Name, v1.VolumeSource{PersistentVolumeClaim: source})

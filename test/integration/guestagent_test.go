@@ -21,9 +21,9 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
-// hostileAgent responds to each request for a list with a hundred thousand entries. It is also an old agent, without a command for SSH keys,
-// of a guest without file systems that can be frozen. In QEMU's agent protocol request and response
-// are a line of JSON each. libvirt first sends guest-sync, whose response contains its number.
+// hostileAgent responds to each request for a list with a hundred thousand entries. It is also an old agent, without a
+// command for SSH keys, of a guest without file systems that can be frozen. In QEMU's agent protocol request and
+// response are a line of JSON each. libvirt first sends guest-sync, whose response contains its number.
 const hostileAgent = `#!/bin/sh
 exec 3<>"$1"
 list() {
@@ -55,7 +55,8 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 	g := &linux{}
 	BeforeAll(func() {
 		*g = *startLinux()
-		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(
+			3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	})
 
 	hasStatistics(g)
@@ -81,7 +82,8 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 		Expect(about.Info.OS.KernelRelease).NotTo(BeEmpty())
 		Expect(about.Frozen).To(BeFalse())
 		Expect(about.Filesystems.Items).To(ContainElement(And(
-			HaveField("Mountpoint", "/mnt/"+dataSerial), HaveField("Type", "ext4"), HaveField("TotalBytes", BeNumerically(">", 1<<20)))))
+			HaveField("Mountpoint", "/mnt/"+dataSerial), HaveField("Type", "ext4"),
+			HaveField("TotalBytes", BeNumerically(">", 1<<20)))))
 
 		By("blocking a write during a freeze")
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(Succeed())
@@ -145,7 +147,8 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 
 		By("reporting a guest agent that does not run")
 		g.run("kill $(cat /run/qga/pid)")
-		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(
+			3 * time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
 		Expect(hooks.Freeze(ctx, time.Time{})).To(MatchError(freezer.ErrNoAgent))
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(MatchError(hypervisor.ErrGuestSilent))
 		d, err = g.conn.Domain(ctx, g.domain)
@@ -161,7 +164,8 @@ var _ = Describe("A guest with an agent", Label("libvirt"), Ordered, func() {
 		}
 		g.start("sh /tmp/agent $(readlink /dev/virtio-ports/org.qemu.guest_agent.0) &")
 		By("leaving no freeze if nothing can be frozen")
-		Eventually(func() error { return g.conn.Freeze(ctx, g.domain, time.Hour) }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Eventually(func() error { return g.conn.Freeze(ctx, g.domain, time.Hour) }).WithTimeout(3 * time.Minute).WithPolling(
+			time.Second).Should(Succeed())
 		d, err := g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(d.Freeze()).To(BeNil())

@@ -31,8 +31,10 @@ import (
 func (n *node) hotplugDir() {
 	GinkgoHelper()
 	inPod := n.daemon.Host(launcherpod.HotplugDisksDir)
-	made := filepath.Join(n.pods, string(agentPodUID), "volumes", "kubernetes.io~empty-dir", launcherpod.HotplugDisksVolume)
-	for _, dir := range []string{inPod, made, filepath.Join(n.logs, vmiKey.Namespace+"_virt-launcher-vm-x_"+string(agentPodUID))} {
+	made := filepath.Join(n.pods, string(agentPodUID), "volumes", "kubernetes.io~empty-dir",
+		launcherpod.HotplugDisksVolume)
+	for _, dir := range []string{inPod, made,
+		filepath.Join(n.logs, vmiKey.Namespace+"_virt-launcher-vm-x_"+string(agentPodUID))} {
 		Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	}
 	Expect(os.Chmod(inPod, 0o777)).To(Succeed())
@@ -67,14 +69,17 @@ func (n *node) change(spec func(*v1.VirtualMachineInstanceSpec), status func(*v1
 	Expect(n.client.Status().Update(GinkgoT().Context(), vmi)).To(Succeed())
 }
 
-// plug adds a volume and its disk to the VMI, unless it has that disk, and the status of a volume that is attached to the node.
+// plug adds a volume and its disk to the VMI, unless it has that disk, and the status of a volume that is attached to
+// the node.
 func (n *node) plug(name string, device v1.DiskDevice, uid types.UID) {
 	GinkgoHelper()
 	n.change(func(s *v1.VirtualMachineInstanceSpec) {
 		if device.CDRom == nil {
 			s.Domain.Devices.Disks = append(s.Domain.Devices.Disks, v1.Disk{Name: name, DiskDevice: device})
 		}
-		s.Volumes = append(s.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: name, Hotpluggable: true}}})
+		s.Volumes = append(s.Volumes,
+			v1.Volume{Name: name,
+				VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: name, Hotpluggable: true}}})
 	}, func(s *v1.VirtualMachineInstanceStatus) {
 		s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{
 			Name: name, Phase: v1.HotplugVolumeAttachedToNode, HotplugVolume: &v1.HotplugVolumeStatus{AttachPodUID: uid},
@@ -90,7 +95,8 @@ func (n *node) unplug(name string) {
 	GinkgoHelper()
 	n.change(func(s *v1.VirtualMachineInstanceSpec) {
 		s.Volumes = slices.DeleteFunc(s.Volumes, func(v v1.Volume) bool { return v.Name == name })
-		s.Domain.Devices.Disks = slices.DeleteFunc(s.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name && d.CDRom == nil })
+		s.Domain.Devices.Disks = slices.DeleteFunc(s.Domain.Devices.Disks,
+			func(d v1.Disk) bool { return d.Name == name && d.CDRom == nil })
 	}, func(*v1.VirtualMachineInstanceStatus) {})
 }
 
@@ -223,8 +229,9 @@ var _ = Describe("A running Linux guest and hotplugged disks", Label("libvirt"),
 		Expect(plug()).To(BeEmpty())
 		// The guest finds a disk by its serial number.
 		find := func(serial string) string {
-			return strings.TrimSpace(g.run("for d in /sys/block/*; do case $(cat $d/serial $d/device/vpd_pg80 2>/dev/null | tr -cd 'a-z') in *" +
-				serial + "*) echo ${d##*/};; esac; done"))
+			return strings.TrimSpace(
+				g.run("for d in /sys/block/*; do case $(cat $d/serial $d/device/vpd_pg80 2>/dev/null | tr -cd 'a-z') in *" +
+					serial + "*) echo ${d##*/};; esac; done"))
 		}
 		for _, name := range []string{"one", "two"} {
 			Eventually(find).WithArguments(name).WithTimeout(time.Minute).ShouldNot(BeEmpty())
@@ -247,7 +254,8 @@ var _ = Describe("A running Linux guest and hotplugged disks", Label("libvirt"),
 		}).WithTimeout(time.Minute).Should(BeZero())
 		Eventually(events.Load).Should(BeNumerically(">=", 2), "libvirt's events about removed devices arrive")
 		for _, name := range []string{"one", "two"} {
-			out, err := exec.Command("/usr/sbin/debugfs", "-R", "cat /file", g.pod.daemon.Host(launcherpod.HotplugDisk(name, false))).Output()
+			out, err := exec.Command("/usr/sbin/debugfs", "-R", "cat /file",
+				g.pod.daemon.Host(launcherpod.HotplugDisk(name, false))).Output()
 			Expect(err).NotTo(HaveOccurred())
 			Expect(string(out)).To(ContainSubstring("written"))
 		}

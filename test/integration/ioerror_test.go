@@ -59,7 +59,8 @@ var _ = Describe("A guest with full storage", Label("libvirt"), func() {
 		image := filepath.Join(dir, launcherpod.DiskImage)
 		Expect(os.MkdirAll(p.daemon.Host(dir), 0o755)).To(Succeed())
 		Expect(inMounts(p.daemon.PID(), func() error {
-			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=1m,mode=700,uid=%d", launcherpod.QEMUUser)); err != nil {
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0,
+				fmt.Sprintf("size=1m,mode=700,uid=%d", launcherpod.QEMUUser)); err != nil {
 				return err
 			}
 			if err := os.WriteFile(image, nil, 0o600); err != nil {
@@ -82,7 +83,8 @@ var _ = Describe("A guest with full storage", Label("libvirt"), func() {
 		}
 		g.start("dd if=/dev/zero of=/dev/vdb bs=1M count=8 oflag=direct; echo writ''ten")
 		Eventually(reason).Should(Equal(hypervisor.PausedIOError))
-		Expect(g.conn.DiskErrors(ctx, g.domain)).To(Equal(map[string]hypervisor.DiskError{"vdb": hypervisor.DiskErrorNoSpace}))
+		Expect(g.conn.DiskErrors(ctx, g.domain)).To(
+			Equal(map[string]hypervisor.DiskError{"vdb": hypervisor.DiskErrorNoSpace}))
 
 		By("being paused again while there is no space")
 		Expect(g.conn.ResumeAfter(ctx, g.domain, hypervisor.PausedIOError)).To(Succeed())
@@ -90,7 +92,8 @@ var _ = Describe("A guest with full storage", Label("libvirt"), func() {
 		Expect(g.output.String()).NotTo(ContainSubstring("written"))
 
 		By("repeating the failed write when there is space")
-		Expect(inMounts(p.daemon.PID(), func() error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=64m") })).To(Succeed())
+		Expect(inMounts(p.daemon.PID(), func() error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=64m") })).
+			To(Succeed())
 		Expect(g.conn.ResumeAfter(ctx, g.domain, hypervisor.PausedIOError)).To(Succeed())
 		Eventually(g.output.String).Should(ContainSubstring("written"))
 

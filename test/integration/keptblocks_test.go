@@ -57,7 +57,8 @@ func newKeptPair() *keptPair {
 	k := &keptPair{podPair: &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}}
 	join(k.sourcePod, k.targetPod)
 	k.sourcePod.writeOverlay(keptOverlay, sharedDisk, ext4Bytes)
-	k.guest = &trackedGuest{linux: startLinuxOn(k.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *keptDomain() })}
+	k.guest = &trackedGuest{linux: startLinuxOn(k.sourcePod, sharedDisk,
+		func(d *libvirtxml.Domain) { *d = *keptDomain() })}
 	k.podPair.guest = k.guest.linux
 	k.sourceConn = k.guest.conn
 	k.prepareTarget()
@@ -72,8 +73,8 @@ func (k *keptPair) prepareTarget() {
 	k.targetConn = k.targetPod.dial()
 }
 
-// replaceTarget makes the target of the last migration the source, and a new Pod the target. A libvirtd that had the guest before would
-// remember its checkpoints.
+// replaceTarget makes the target of the last migration the source, and a new Pod the target. A libvirtd that had the
+// guest before would remember its checkpoints.
 func (k *keptPair) replaceTarget(migrated *linux) {
 	GinkgoHelper()
 	k.podPair.guest, k.sourcePod, k.sourceConn, k.targetPod = migrated, k.targetPod, k.targetConn, newPod()
@@ -104,8 +105,8 @@ func (w alteredWriter) UploadAt(ctx context.Context, pool, name string, at uint6
 	return w.Launcher.UploadAt(ctx, pool, name, at, data)
 }
 
-// transfer transfers the guest with the bitmaps of its disk, which the agents send as migrate.Transfers does. An error of the target is
-// reported, and the migration continues.
+// transfer transfers the guest with the bitmaps of its disk, which the agents send as migrate.Transfers does. An error
+// of the target is reported, and the migration continues.
 func (k *keptPair) transfer(ctx context.Context, change func(*hypervisor.TransferRequest)) error {
 	GinkgoHelper()
 	k.targetPod.writeOverlay(keptOverlay, sharedDisk, ext4Bytes)
@@ -121,7 +122,8 @@ func (k *keptPair) transfer(ctx context.Context, change func(*hypervisor.Transfe
 		Expect(err).NotTo(HaveOccurred())
 		read := time.Since(begin)
 		err = peer.WriteBitmaps(ctx, alteredWriter{k.targetConn, k.alter}, built, disks)
-		AddReportEntry("bitmaps", fmt.Sprintf("%d disks, read in %s, written after %s, %v", len(disks), read, time.Since(begin), err))
+		AddReportEntry("bitmaps",
+			fmt.Sprintf("%d disks, read in %s, written after %s, %v", len(disks), read, time.Since(begin), err))
 		if k.then != nil {
 			return k.then()
 		}
@@ -157,7 +159,8 @@ func (k *keptPair) write(line string) {
 
 // redefine makes libvirt know a checkpoint of the guest that only QEMU has, as the agent does before a backup.
 func (k *keptPair) redefine(name string) error {
-	return k.guest.conn.RedefineCheckpoint(GinkgoT().Context(), k.guest.domain, hypervisor.Checkpoint{Name: name, Targets: []string{"vda"}})
+	return k.guest.conn.RedefineCheckpoint(GinkgoT().Context(), k.guest.domain,
+		hypervisor.Checkpoint{Name: name, Targets: []string{"vda"}})
 }
 
 // incremental makes an incremental backup, and compares the chain with the disk.
@@ -318,7 +321,8 @@ var _ = Describe("Changed blocks of a guest that migrates", Label("libvirt"), fu
 		done := make(chan error, 1)
 		go func() {
 			defer GinkgoRecover()
-			done <- k.transfer(GinkgoT().Context(), func(r *hypervisor.TransferRequest) { r.PostCopy, r.Bandwidth = true, 8<<20 })
+			done <- k.transfer(GinkgoT().Context(),
+				func(r *hypervisor.TransferRequest) { r.PostCopy, r.Bandwidth = true, 8<<20 })
 		}()
 		Eventually(func() bool {
 			progress, err := k.sourceConn.TransferProgress(GinkgoT().Context(), k.guest.domain)

@@ -20,7 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// guestEnv names the environment variable with the directory of the small guest's kernel and initrd (hack/images/guest.sh).
+// guestEnv names the environment variable with the directory of the small guest's kernel and initrd
+// (hack/images/guest.sh).
 const guestEnv = "VIREO_GUEST_BOOT"
 
 // linux is a Linux guest with the real guest agent, and a shell on its serial console.

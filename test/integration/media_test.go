@@ -58,59 +58,65 @@ func (n *node) readMedium(volume, file string) string {
 }
 
 var _ = Describe("The agent", Label("libvirt"), func() {
-	It("creates media from the Pod's volumes, and an overlay on an ephemeral volume's claim, which is not changed", func() {
-		vmi := assignedVMI()
-		cdrom := v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}
-		settings := &v1.ConfigMapVolumeSource{VolumeLabel: "settings"}
-		settings.Name = "settings"
-		addDisk(vmi, cdrom, "config", v1.VolumeSource{ConfigMap: settings})
-		addDisk(vmi, cdrom, "token", v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "guest"}})
-		addDisk(vmi, cdrom, "tables", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "tables"}})
-		addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "golden", v1.VolumeSource{
-			Ephemeral: &v1.EphemeralVolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "golden"}},
-		})
-		addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "device", v1.VolumeSource{
-			Ephemeral: &v1.EphemeralVolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "device"}},
-		})
-		vmi.Spec.Domain.Firmware = &v1.Firmware{ACPI: &v1.ACPI{SlicNameRef: "tables"}}
-		vmi.Status.VolumeStatus = []v1.VolumeStatus{
-			claimStatus("golden", corev1.PersistentVolumeFilesystem), claimStatus("device", corev1.PersistentVolumeBlock),
-		}
-		n := newNode(launcherPod(), vmi)
-		n.addPrimaryInterface()
-		n.writeImage()
-		n.writeVolume(media.ConfigMapVolume, "config-files", map[string]string{"app.conf": "a = 1", "empty": ""})
-		n.writeVolume(media.ProjectedVolume, "token-files", map[string]string{"token": "ey", "ca.crt": "PEM", "namespace": "default"})
-		n.writeVolume(media.SecretVolume, "tables-files", map[string]string{"slic.bin": string(acpiTable("slic"))})
-		n.writeInPod(launcherpod.VolumeFilesDir("tables")+"/slic.bin", acpiTable("slic"))
-		golden := n.writeInPod(launcherpod.DiskDir("golden")+"/disk.img", make([]byte, diskBytes))
-		(&pod{daemon: n.daemon}).prepareBlockDevice(launcherpod.BlockDevice("device"))
-		before, err := os.Stat(golden)
-		Expect(err).NotTo(HaveOccurred())
-		n.linkSocket()
+	It("creates media from the Pod's volumes, and an overlay on an ephemeral volume's claim, which is not changed",
+		func() {
+			vmi := assignedVMI()
+			cdrom := v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}
+			settings := &v1.ConfigMapVolumeSource{VolumeLabel: "settings"}
+			settings.Name = "settings"
+			addDisk(vmi, cdrom, "config", v1.VolumeSource{ConfigMap: settings})
+			addDisk(vmi, cdrom, "token",
+				v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "guest"}})
+			addDisk(vmi, cdrom, "tables", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "tables"}})
+			addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "golden", v1.VolumeSource{
+				Ephemeral: &v1.EphemeralVolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "golden"}},
+			})
+			addDisk(vmi, v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}, "device", v1.VolumeSource{
+				Ephemeral: &v1.EphemeralVolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "device"}},
+			})
+			vmi.Spec.Domain.Firmware = &v1.Firmware{ACPI: &v1.ACPI{SlicNameRef: "tables"}}
+			vmi.Status.VolumeStatus = []v1.VolumeStatus{
+				claimStatus("golden", corev1.PersistentVolumeFilesystem), claimStatus("device", corev1.PersistentVolumeBlock),
+			}
+			n := newNode(launcherPod(), vmi)
+			n.addPrimaryInterface()
+			n.writeImage()
+			n.writeVolume(media.ConfigMapVolume, "config-files", map[string]string{"app.conf": "a = 1", "empty": ""})
+			n.writeVolume(media.ProjectedVolume, "token-files",
+				map[string]string{"token": "ey", "ca.crt": "PEM", "namespace": "default"})
+			n.writeVolume(media.SecretVolume, "tables-files", map[string]string{"slic.bin": string(acpiTable("slic"))})
+			n.writeInPod(launcherpod.VolumeFilesDir("tables")+"/slic.bin", acpiTable("slic"))
+			golden := n.writeInPod(launcherpod.DiskDir("golden")+"/disk.img", make([]byte, diskBytes))
+			(&pod{daemon: n.daemon}).prepareBlockDevice(launcherpod.BlockDevice("device"))
+			before, err := os.Stat(golden)
+			Expect(err).NotTo(HaveOccurred())
+			n.linkSocket()
 
-		status := n.settle(isRunning).Status.VolumeStatus
-		Expect(status).To(HaveLen(8))
-		for _, name := range []string{"golden", "device"} {
-			Expect(status).To(ContainElement(And(HaveField("Name", name), HaveField("Size", BeEquivalentTo(diskBytes)))))
-		}
-		Expect(n.readMedium("config", "app.conf")).To(Equal("a = 1"))
-		Expect(n.readMedium("token", "token")).To(Equal("ey"))
-		Expect(n.readMedium("tables", "slic.bin")).To(HavePrefix("SLIC"))
-		after, err := os.Stat(golden)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(after.ModTime()).To(Equal(before.ModTime()))
+			status := n.settle(isRunning).Status.VolumeStatus
+			Expect(status).To(HaveLen(8))
+			for _, name := range []string{"golden", "device"} {
+				Expect(status).To(ContainElement(And(HaveField("Name", name), HaveField("Size", BeEquivalentTo(diskBytes)))))
+			}
+			Expect(n.readMedium("config", "app.conf")).To(Equal("a = 1"))
+			Expect(n.readMedium("token", "token")).To(Equal("ey"))
+			Expect(n.readMedium("tables", "slic.bin")).To(HavePrefix("SLIC"))
+			after, err := os.Stat(golden)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(after.ModTime()).To(Equal(before.ModTime()))
 
-		conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
-		Expect(err).NotTo(HaveOccurred())
-		pool, err := conn.Pool(context.Background(), "disk-golden", launcherpod.DiskDir("golden"))
-		Expect(err).NotTo(HaveOccurred())
-		Expect(pool.Find(launcherpod.DiskImage).Allocation).To(BeNumerically(">=", diskBytes), "a file without holes")
-	})
+			conn, err := n.manager.Connect(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			Expect(err).NotTo(HaveOccurred())
+			pool, err := conn.Pool(context.Background(), "disk-golden", launcherpod.DiskDir("golden"))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(pool.Find(launcherpod.DiskImage).Allocation).To(BeNumerically(">=", diskBytes), "a file without holes")
+		})
 
 	It("writes the addresses of tagged devices to the config drive, as libvirt has assigned them", func() {
 		vmi := assignedVMI()
-		vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#cloud-config"}}
+		vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{
+			CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#cloud-config"}}
 		vmi.Spec.Domain.Devices.Interfaces[0].Tag = "blue"
 		vmi.Spec.Domain.Devices.Disks[2].Tag, vmi.Spec.Domain.Devices.Disks[2].Serial = "scratch", "s-1"
 		n := newNode(launcherPod(), vmi)

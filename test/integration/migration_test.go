@@ -172,7 +172,8 @@ func (m *podPair) resumeOnTarget() *linux {
 
 // reverse exchanges source and target.
 func (m *podPair) reverse(migrated *linux) {
-	m.guest, m.sourcePod, m.targetPod, m.sourceConn, m.targetConn = migrated, m.targetPod, m.sourcePod, m.targetConn, m.sourceConn
+	m.guest, m.sourcePod, m.targetPod, m.sourceConn, m.targetConn = migrated, m.targetPod, m.sourcePod, m.targetConn,
+		m.sourceConn
 	if m.address == targetAddress {
 		m.address = sourceAddress
 	} else {
@@ -213,7 +214,8 @@ func qemusOf(p *pod) int {
 	return count
 }
 
-// allowPostCopy permits unprivileged processes such as QEMU to handle page faults of the guest's memory, which post-copy needs.
+// allowPostCopy permits unprivileged processes such as QEMU to handle page faults of the guest's memory, which
+// post-copy needs.
 func allowPostCopy() {
 	GinkgoHelper()
 	const setting = "/proc/sys/vm/unprivileged_userfaultfd"
@@ -238,7 +240,8 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Consistently(m.targetState).WithTimeout(time.Second).Should(Equal(protocol.TargetComplete))
 
 		migrated := m.resumeOnTarget()
-		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).
+			To(Equal("before\nafter"))
 	})
 
 	It("reports the end of the source's QEMU before libvirt does, and not before QEMU has ended", extended(1), func() {
@@ -389,13 +392,16 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		ctx := GinkgoT().Context()
 		live, err := m.sourceConn.LiveXML(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
-		r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, DialTarget: m.dial}
+		r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"},
+			DialTarget: m.dial}
 		r.XML, err = domain.ForTarget(live, overlayDomain())
 		Expect(err).NotTo(HaveOccurred())
 		m.installCertificates(&r)
 		Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
 		migrated := m.resumeOnTarget()
-		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		Expect(strings.TrimSpace(
+			migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).
+			To(Equal("before\nafter"))
 	},
 		Entry("over IPv4", targetAddress),
 		Entry("over IPv6", extended(3), targetAddress6))
@@ -415,7 +421,8 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 			GinkgoHelper()
 			live, err := m.sourceConn.LiveXML(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
-			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, DialTarget: m.dial}
+			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"},
+				DialTarget: m.dial}
 			r.XML, err = domain.ForTarget(live, ownDomain(size))
 			Expect(err).NotTo(HaveOccurred())
 			m.installCertificates(&r)
@@ -434,8 +441,11 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		m.targetPod.write(ownDisk, bytes.Repeat([]byte{0xa5}, 2*ownSize))
 		Expect(m.sourceConn.Transfer(ctx, request(ownSize))).To(Succeed())
 		migrated := m.resumeOnTarget()
-		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
-		Expect(strings.TrimSpace(migrated.run("umount /mnt/data; blockdev --getsize64 /dev/vda || cat /sys/block/vda/size"))).To(
+		Expect(strings.TrimSpace(
+			migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).
+			To(Equal("before\nafter"))
+		Expect(strings.TrimSpace(
+			migrated.run("umount /mnt/data; blockdev --getsize64 /dev/vda || cat /sys/block/vda/size"))).To(
 			Or(Equal(strconv.Itoa(ownSize)), HaveSuffix(strconv.Itoa(ownSize/512))))
 		after, err := m.targetConn.DiskSizes(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
@@ -444,13 +454,16 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		By("overwriting all of the disk's size, and nothing beyond")
 		transferred, err := os.ReadFile(m.targetPod.daemon.Host(ownDisk))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(bytes.Contains(transferred[:ownSize], bytes.Repeat([]byte{0xa5}, 4096))).To(BeFalse(), "some of the former contents are left")
-		Expect(bytes.Equal(transferred[ownSize:], bytes.Repeat([]byte{0xa5}, ownSize))).To(BeTrue(), "data beyond the guest's disk was written")
+		Expect(bytes.Contains(transferred[:ownSize], bytes.Repeat([]byte{0xa5}, 4096))).
+			To(BeFalse(), "some of the former contents are left")
+		Expect(bytes.Equal(transferred[ownSize:], bytes.Repeat([]byte{0xa5}, ownSize))).
+			To(BeTrue(), "data beyond the guest's disk was written")
 
 		By("migrating back to one of its own size")
 		m.reverse(migrated)
 		Expect(m.sourceConn.Transfer(ctx, request(0))).To(Succeed())
-		Expect(strings.TrimSpace(m.resumeOnTarget().run("mount /dev/vda /mnt/data; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		Expect(strings.TrimSpace(m.resumeOnTarget().run("mount /dev/vda /mnt/data; cat /mnt/data/log"))).
+			To(Equal("before\nafter"))
 	})
 })
 
@@ -460,7 +473,8 @@ const (
 	ownSize = 16 << 20
 )
 
-// ownDomain returns the guest's domain with a disk on a claim. size limits the disk's size in the guest; 0 means no limit.
+// ownDomain returns the guest's domain with a disk on a claim. size limits the disk's size in the guest; 0 means no
+// limit.
 func ownDomain(size uint64) *libvirtxml.Domain {
 	GinkgoHelper()
 	d := linuxDomain(ownDisk)
@@ -468,7 +482,8 @@ func ownDomain(size uint64) *libvirtxml.Domain {
 	disk.Driver.Cache = "none"
 	disk.Alias = &libvirtxml.DomainAlias{Name: "ua-disk-data"}
 	if size > 0 {
-		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage", Size: uint(size)}}}
+		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage",
+			Size: uint(size)}}}
 	}
 	return d
 }

@@ -36,8 +36,8 @@ import (
 	"github.com/vireo-project/vireo/test/broker"
 )
 
-// The benchmark measures the cost of an agent. Each side has an agent in its own process, with all parts that migrate guests and without
-// Kubernetes: the benchmark sends it the VMI's status.
+// The benchmark measures the cost of an agent. Each side has an agent in its own process, with all parts that migrate
+// guests and without Kubernetes: the benchmark sends it the VMI's status.
 
 // agentName is the argv[0] with which the test binary runs as the agent of a node.
 const agentName = "vireo-test-agent"
@@ -81,7 +81,8 @@ type agentOrder struct {
 const (
 	// orderExpect prepares the target's agent for the guest, and orderForget ends that.
 	orderExpect, orderForget = "expect", "forget"
-	// orderMigrate starts the migration. The response is sent when the guest runs on the target and libvirt has reported its end on the source.
+	// orderMigrate starts the migration. The response is sent when the guest runs on the target and libvirt has reported
+	// its end on the source.
 	orderMigrate = "migrate"
 )
 
@@ -158,10 +159,12 @@ func (a *agentProcess) start(ctx context.Context) error {
 		return certificate.MigrationClient(fixedCertificate{pair}, trust, node)
 	}, a.Port)
 	a.transfers = migrate.NewTransfers(migrate.Options{
-		Peer: a.peers, OnMigrated: a.release, Enqueue: func(types.NamespacedName) { a.notify() }, Checksum: a.sum, RecordEvent: a.recordEvent,
+		Peer: a.peers, OnMigrated: a.release, Enqueue: func(types.NamespacedName) { a.notify() }, Checksum: a.sum,
+		RecordEvent: a.recordEvent,
 	})
 	server, err := peer.NewServer(peer.ServerOptions{
-		TLS: certificate.MigrationServer(fixedCertificate{pair}, trust), PeerNode: certificate.PeerNode, Node: a.Node, Incoming: a, Targets: a.targets,
+		TLS: certificate.MigrationServer(fixedCertificate{pair}, trust), PeerNode: certificate.PeerNode, Node: a.Node,
+		Incoming: a, Targets: a.targets,
 		Open:   func(pod hypervisor.PodRef) (peer.Launcher, error) { return a.connections.Connect(pod) },
 		Tunnel: a.connections.Tunnel, Run: a.run, Checksum: a.sum,
 	})

@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// benchEnv names the environment variable with the file that the benchmark writes, benchCountEnv the one with the number of
-	// migrations of each kind.
+	// benchEnv names the environment variable with the file that the benchmark writes, benchCountEnv the one with the
+	// number of migrations of each kind.
 	benchEnv      = "VIREO_BENCH_MIGRATE"
 	benchCountEnv = "VIREO_BENCH_MIGRATE_COUNT"
 )
@@ -94,7 +94,8 @@ func startEndpoints(pods ...*pod) map[*pod]*endpoint {
 	endpoints := map[*pod]*endpoint{}
 	for i, p := range pods {
 		s := &endpoint{watcher: watch(p), node: fmt.Sprintf("node%d", i), address: fmt.Sprintf("127.0.0.%d", i+2)}
-		listener, err := (&net.ListenConfig{}).Listen(GinkgoT().Context(), "tcp", net.JoinHostPort(s.address, strconv.Itoa(port)))
+		listener, err := (&net.ListenConfig{}).Listen(GinkgoT().Context(), "tcp",
+			net.JoinHostPort(s.address, strconv.Itoa(port)))
 		Expect(err).NotTo(HaveOccurred())
 		socket, ok := listener.(*net.TCPListener)
 		Expect(ok).To(BeTrue())
@@ -102,7 +103,8 @@ func startEndpoints(pods ...*pod) map[*pod]*endpoint {
 		file, err := socket.File()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(listener.Close()).To(Succeed())
-		setup := agentSetup{Node: s.node, Port: port, PodsDir: p.podsDir(), RelayDir: GinkgoT().TempDir(), PID: p.daemon.PID()}
+		setup := agentSetup{Node: s.node, Port: port, PodsDir: p.podsDir(), RelayDir: GinkgoT().TempDir(),
+			PID: p.daemon.PID()}
 		setup.Trust, setup.Certificate, setup.Key = authorities.Files(GinkgoT(), s.node)
 		s.start(&setup, file)
 		endpoints[p] = s
@@ -151,8 +153,8 @@ type benchmark struct {
 	endpoints map[*pod]*endpoint
 }
 
-// migrateFunc migrates the guest once. It calls began when the measurement starts, and returns the CPU time of its own processes on source
-// and target, without QEMU and libvirtd.
+// migrateFunc migrates the guest once. It calls began when the measurement starts, and returns the CPU time of its own
+// processes on source and target, without QEMU and libvirtd.
 type migrateFunc func(tls bool, began func()) (source, target time.Duration)
 
 // run migrates the guest once and records its times.
@@ -173,7 +175,8 @@ func (r *benchmark) run(s *series, tls bool, move migrateFunc) {
 	Expect(stopped).NotTo(BeZero())
 	s.downtime = append(s.downtime, resumed.Sub(stopped))
 	s.client = append(s.client, client)
-	s.cpu = append(s.cpu, sides{r.sourcePod.cpu() - before.source + client.source, r.targetPod.cpu() - before.target + client.target})
+	s.cpu = append(s.cpu, sides{r.sourcePod.cpu() - before.source + client.source,
+		r.targetPod.cpu() - before.target + client.target})
 	r.reverse(&linux{pod: r.targetPod, conn: r.targetConn, domain: r.guest.domain})
 }
 
@@ -189,12 +192,15 @@ func (r *benchmark) vireo(tls bool, began func()) (source, target time.Duration)
 	var named bool
 	vmi.Namespace, vmi.Name, named = strings.Cut(r.guest.domain, "_")
 	Expect(named).To(BeTrue())
-	vmi.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
-		PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-	}}}}
-	vmi.Status = v1.VirtualMachineInstanceStatus{Phase: v1.Running, NodeName: from.node, MigrationState: &v1.VirtualMachineInstanceMigrationState{
-		MigrationUID: uuid.NewUUID(), SourceNode: from.node, TargetNode: to.node, TargetNodeAddress: to.address, VMIMConfigurationOptions: options,
-	}}
+	vmi.Spec.Volumes = []v1.Volume{{Name: "data",
+		VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
+			PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}}
+	vmi.Status = v1.VirtualMachineInstanceStatus{Phase: v1.Running, NodeName: from.node,
+		MigrationState: &v1.VirtualMachineInstanceMigrationState{
+			MigrationUID: uuid.NewUUID(), SourceNode: from.node, TargetNode: to.node, TargetNodeAddress: to.address,
+			VMIMConfigurationOptions: options,
+		}}
 	xml, err := sharedDomain().Marshal()
 	Expect(err).NotTo(HaveOccurred())
 	to.order(agentOrder{Do: orderExpect, VMI: vmi, Address: r.address, Domain: xml})
@@ -206,7 +212,8 @@ func (r *benchmark) vireo(tls bool, began func()) (source, target time.Duration)
 	return source, target
 }
 
-// virsh migrates the guest with libvirt's own tool, which is in the launcher's image. Certificates and XML are prepared before the measurement.
+// virsh migrates the guest with libvirt's own tool, which is in the launcher's image. Certificates and XML are prepared
+// before the measurement.
 func (r *benchmark) virsh(tls bool, began func()) (source, target time.Duration) {
 	GinkgoHelper()
 	request := r.request()
@@ -219,8 +226,10 @@ func (r *benchmark) virsh(tls bool, began func()) (source, target time.Duration)
 	Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
 	rootfs := os.Getenv(libvirtd.RootfsEnv)
 	args := []string{
-		"--library-path", rootfs + "/usr/lib/x86_64-linux-gnu", rootfs + "/usr/bin/virsh", "--connect", r.sourcePod.daemon.URI(),
-		"migrate", "--live", "--persistent", "--migrateuri", fmt.Sprintf("tcp://%s:%d", request.Address, hypervisor.MigrationMemoryPort),
+		"--library-path", rootfs + "/usr/lib/x86_64-linux-gnu", rootfs + "/usr/bin/virsh", "--connect",
+		r.sourcePod.daemon.URI(),
+		"migrate", "--live", "--persistent", "--migrateuri",
+		fmt.Sprintf("tcp://%s:%d", request.Address, hypervisor.MigrationMemoryPort),
 		"--listen-address", request.Address, "--xml", file, "--persistent-xml", file,
 	}
 	if tls {

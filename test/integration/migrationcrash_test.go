@@ -26,7 +26,8 @@ import (
 // procFinish is REMOTE_PROC_DOMAIN_MIGRATE_FINISH3_PARAMS (libvirt src/remote/remote_protocol.x).
 const procFinish = 306
 
-// cutConn simulates the end of the agent's process before it sends the target the request to finish, or when the response arrives.
+// cutConn simulates the end of the agent's process before it sends the target the request to finish, or when the
+// response arrives.
 type cutConn struct {
 	net.Conn
 	// afterResponse waits for the response.
@@ -65,7 +66,8 @@ func (m *podPair) settle(record protocol.Record) protocol.Record {
 	ctx, released := GinkgoT().Context(), false
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		source, target := m.sourceState(), m.targetState()
-		Expect(source.Domain == protocol.SourceRunning && target == protocol.TargetRunning).To(BeFalse(), "both guests run: %+v", source)
+		Expect(source.Domain == protocol.SourceRunning && target == protocol.TargetRunning).
+			To(BeFalse(), "both guests run: %+v", source)
 		ofSource := protocol.DecideSource(protocol.SourceView{Record: record, Domain: source.Domain, Orphaned: source.Job})
 		ofTarget := protocol.DecideTarget(protocol.TargetView{Record: record, Domain: target, Released: released})
 		if len(ofSource)+len(ofTarget) == 0 && !source.Job && target != protocol.TargetReceiving {
@@ -106,7 +108,8 @@ func (m *podPair) expectOnSource(record protocol.Record) {
 	Expect(record).To(Equal(protocol.Record{Started: true, Failed: true}))
 	Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
 	Expect(m.targetState()).To(Equal(protocol.TargetAbsent))
-	Expect(strings.TrimSpace(m.guest.run("echo alive >> /mnt/data/log && sync && tail -n 1 /mnt/data/log"))).To(Equal("alive"))
+	Expect(strings.TrimSpace(m.guest.run("echo alive >> /mnt/data/log && sync && tail -n 1 /mnt/data/log"))).
+		To(Equal("alive"))
 }
 
 var _ = Describe("A migration whose source's agent ends", Label("libvirt"), func() {
@@ -146,7 +149,8 @@ var _ = Describe("A migration whose source's agent ends", Label("libvirt"), func
 		Expect(m.sourceState().Domain).To(Equal(protocol.SourceSuspended))
 		Expect(m.targetState()).To(Equal(protocol.TargetComplete))
 		Eventually(m.sourceState).Should(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended}))
-		Expect(m.sourceConn.ResumeSource(GinkgoT().Context(), m.guest.domain)).To(MatchError(ContainSubstring("lock")), "the target has the images")
+		Expect(m.sourceConn.ResumeSource(GinkgoT().Context(), m.guest.domain)).
+			To(MatchError(ContainSubstring("lock")), "the target has the images")
 		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended}))
 		m.expectOnSource(m.settle(started))
 
@@ -157,30 +161,32 @@ var _ = Describe("A migration whose source's agent ends", Label("libvirt"), func
 		Expect(strings.Count(migrated.run("cat /mnt/data/log"), "alive")).To(Equal(3))
 	})
 
-	It("has libvirt's job until the agent's connection ends, and libvirt refuses to confirm it afterwards", extended(3), func() {
-		m := newPodPair()
-		ctx := GinkgoT().Context()
-		client, domain := m.transferOnly()
+	It("has libvirt's job until the agent's connection ends, and libvirt refuses to confirm it afterwards", extended(3),
+		func() {
+			m := newPodPair()
+			ctx := GinkgoT().Context()
+			client, domain := m.transferOnly()
 
-		By("having a job as long as the connection exists")
-		Consistently(m.sourceState).WithTimeout(2 * time.Second).Should(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended, Job: true}))
-		Expect(m.sourceConn.ResumeSource(ctx, m.guest.domain)).To(MatchError(hypervisor.ErrNotRunning))
+			By("having a job as long as the connection exists")
+			Consistently(m.sourceState).WithTimeout(2 * time.Second).
+				Should(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended, Job: true}))
+			Expect(m.sourceConn.ResumeSource(ctx, m.guest.domain)).To(MatchError(hypervisor.ErrNotRunning))
 
-		By("refusing the confirmation over another connection")
-		client.Close()
-		Eventually(m.sourceState).Should(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended}))
-		other, err := libvirtwire.Dial(ctx, m.sourcePod.daemon.Socket())
-		Expect(err).NotTo(HaveOccurred())
-		defer other.Close()
-		late := other.MigrateConfirm(ctx, domain, nil, nil, libvirtwire.MigrateLive|libvirtwire.MigrateProtect, false)
-		Expect(late).To(HaveOccurred())
-		AddReportEntry("libvirt's refusal", late.Error())
-		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended}))
+			By("refusing the confirmation over another connection")
+			client.Close()
+			Eventually(m.sourceState).Should(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended}))
+			other, err := libvirtwire.Dial(ctx, m.sourcePod.daemon.Socket())
+			Expect(err).NotTo(HaveOccurred())
+			defer other.Close()
+			late := other.MigrateConfirm(ctx, domain, nil, nil, libvirtwire.MigrateLive|libvirtwire.MigrateProtect, false)
+			Expect(late).To(HaveOccurred())
+			AddReportEntry("libvirt's refusal", late.Error())
+			Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceSuspended}))
 
-		By("resuming the guest")
-		Expect(m.sourceConn.ResumeSource(ctx, m.guest.domain)).To(Succeed())
-		Expect(strings.TrimSpace(m.guest.run("echo $((40+2))"))).To(Equal("42"))
-	})
+			By("resuming the guest")
+			Expect(m.sourceConn.ResumeSource(ctx, m.guest.domain)).To(Succeed())
+			Expect(strings.TrimSpace(m.guest.run("echo $((40+2))"))).To(Equal("42"))
+		})
 })
 
 // transferAndStop transfers the guest up to the request to finish.

@@ -83,7 +83,8 @@ func newComparison(load string, tls bool, ours, theirs *series) *comparison {
 		Load: load, TLS: tls, Count: len(ours.total),
 		Vireo: quantile.Milliseconds(ours.total), Virsh: quantile.Milliseconds(theirs.total),
 		VireoDowntime: quantile.Milliseconds(ours.downtime), VirshDowntime: quantile.Milliseconds(theirs.downtime),
-		VireoCPU: sidesOf(ours.cpu), VirshCPU: sidesOf(theirs.cpu), VireoAgentCPU: sidesOf(ours.client), VirshClientCPU: sidesOf(theirs.client),
+		VireoCPU: sidesOf(ours.cpu), VirshCPU: sidesOf(theirs.cpu), VireoAgentCPU: sidesOf(ours.client),
+		VirshClientCPU: sidesOf(theirs.client),
 	}
 	c.ExtraDowntime = c.VireoDowntime.P50 - c.VirshDowntime.P50
 	if c.Virsh.P50 > 0 {
@@ -126,18 +127,22 @@ func (all *comparisons) publish(file string) error {
 func (all *comparisons) table() string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) } // a Builder takes everything
+	// a Builder takes everything
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) }
 	row("guest\tTLS\tby\ttotal\tdowntime\tCPU source\tof it agent, virsh\tCPU target\tof it agent\tagainst virsh")
 	pair := func(p quantile.Pair) string { return fmt.Sprintf("%.0f / %.0f", p.P50, p.P95) }
 	for _, c := range all.Comparisons {
-		row("%s\t%s\tVireo\t%s\t%s\t%s\t%s\t%s\t%s\t× %.2f, %+.0f ms", c.Load, map[bool]string{true: "on", false: "off"}[c.TLS],
+		row("%s\t%s\tVireo\t%s\t%s\t%s\t%s\t%s\t%s\t× %.2f, %+.0f ms", c.Load,
+			map[bool]string{true: "on", false: "off"}[c.TLS],
 			pair(c.Vireo), pair(c.VireoDowntime), pair(c.VireoCPU.Source), pair(c.VireoAgentCPU.Source),
 			pair(c.VireoCPU.Target), pair(c.VireoAgentCPU.Target), c.Ratio, c.ExtraDowntime)
 		row("\t\tvirsh\t%s\t%s\t%s\t%s\t%s\t\t%s", pair(c.Virsh), pair(c.VirshDowntime),
-			pair(c.VirshCPU.Source), pair(c.VirshClientCPU.Source), pair(c.VirshCPU.Target), map[bool]string{true: "met", false: "missed"}[c.Met])
+			pair(c.VirshCPU.Source), pair(c.VirshClientCPU.Source), pair(c.VirshCPU.Target),
+			map[bool]string{true: "met", false: "missed"}[c.Met])
 	}
 	_ = w.Flush()
-	_, _ = fmt.Fprintf(&text, "%d migrations of each kind; p50 / p95 in ms. Targets for medians: total at most × %.2f, downtime at most %+d ms.\nCPU: %s.\n",
+	_, _ = fmt.Fprintf(&text,
+		"%d migrations of each kind; p50 / p95 in ms. Targets for medians: total at most × %.2f, downtime at most %+d ms.\nCPU: %s.\n",
 		all.Comparisons[0].Count, mostTotal, mostDowntime, cpuMeans)
 	return text.String()
 }
@@ -177,8 +182,8 @@ func cpuOf(pid int) time.Duration {
 	return own
 }
 
-// cpu returns the CPU time of all processes that run or have run in the Pod: an ended process counts as its parent's child, and one
-// without a parent as a child of PID 1.
+// cpu returns the CPU time of all processes that run or have run in the Pod: an ended process counts as its parent's
+// child, and one without a parent as a child of PID 1.
 func (p *pod) cpu() time.Duration {
 	GinkgoHelper()
 	var sum time.Duration

@@ -34,7 +34,8 @@ const (
 // withBlue returns a spec with an interface on a network of Multus.
 func withBlue(spec *v1.VirtualMachineInstanceSpec) {
 	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{
-		Name: "blue", MacAddress: pluggedMAC, InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
+		Name: "blue", MacAddress: pluggedMAC,
+		InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
 	})
 	spec.Networks = append(spec.Networks, v1.Network{
 		Name: "blue", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "blue"}},
@@ -48,7 +49,8 @@ type pluggedNIC struct {
 }
 
 func (n *pluggedNIC) facts() domain.Facts {
-	return domain.Facts{Interfaces: map[string]domain.InterfaceFact{"blue": {Tap: launcherpod.Tap(launcherpod.SecondaryInterface("blue"))}}}
+	return domain.Facts{Interfaces: map[string]domain.InterfaceFact{"blue": {Tap: launcherpod.Tap(
+		launcherpod.SecondaryInterface("blue"))}}}
 }
 
 // device returns the interface that is to be plugged.
@@ -59,7 +61,8 @@ func (n *pluggedNIC) device() *libvirtxml.DomainInterface {
 	return nic
 }
 
-// nearMAC is that of the neighbor in both Pods. With another one after a migration, the guest would use the old one for most of a minute.
+// nearMAC is that of the neighbor in both Pods. With another one after a migration, the guest would use the old one for
+// most of a minute.
 var nearMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0xfe}
 
 // prepareTap makes the tap in a Pod. Its address is that of a neighbor of the guest.
@@ -107,7 +110,8 @@ func (n *pluggedNIC) follow() domain.NICChanges {
 // name returns the guest's name of the interface, or an empty one if it has none.
 func (n *pluggedNIC) name() string {
 	GinkgoHelper()
-	return strings.TrimSpace(n.guest.run("for i in /sys/class/net/*; do grep -qi " + pluggedMAC + " $i/address && echo ${i##*/}; done"))
+	return strings.TrimSpace(
+		n.guest.run("for i in /sys/class/net/*; do grep -qi " + pluggedMAC + " $i/address && echo ${i##*/}; done"))
 }
 
 // configure waits until the guest has the interface, and gives it an address.

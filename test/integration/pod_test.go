@@ -107,7 +107,8 @@ func (p *pod) prepareBacking(source *libvirtxml.DomainDiskSource) string {
 	return source.File.File
 }
 
-// writeOverlay writes an overlay of a raw image or a block device of the Pod, as the agent does before it starts a guest.
+// writeOverlay writes an overlay of a raw image or a block device of the Pod, as the agent does before it starts a
+// guest.
 func (p *pod) writeOverlay(podPath, dataFile string, bytes int64) {
 	GinkgoHelper()
 	reader, _, err := overlay.Overlay{DiskBytes: uint64(bytes), DataFile: dataFile}.Open()
@@ -132,7 +133,8 @@ func (p *pod) removeLater(podPath string) {
 	DeferCleanup(func() { Expect(os.RemoveAll(path)).To(Succeed()) })
 }
 
-// prepareBlockDevice creates a loop device in the Pod, as the kubelet does for a claim. The returned function makes it larger.
+// prepareBlockDevice creates a loop device in the Pod, as the kubelet does for a claim. The returned function makes it
+// larger.
 func (p *pod) prepareBlockDevice(podPath string) (grow func(bytes int64)) {
 	GinkgoHelper()
 	file := filepath.Join(GinkgoT().TempDir(), "block")

@@ -45,8 +45,10 @@ func (g *linux) plugged() uint64 {
 func (g *linux) attach(requestedKiB uint) {
 	GinkgoHelper()
 	vmi := &v1.VirtualMachineInstance{}
-	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("256Mi")), MaxGuest: ptr.To(resource.MustParse("1Gi"))}
-	Expect(g.conn.AttachMemory(GinkgoT().Context(), g.domain, domain.MemoryDevice(vmi, 256<<10, requestedKiB))).To(Succeed())
+	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("256Mi")),
+		MaxGuest: ptr.To(resource.MustParse("1Gi"))}
+	Expect(g.conn.AttachMemory(GinkgoT().Context(), g.domain, domain.MemoryDevice(vmi, 256<<10, requestedKiB))).
+		To(Succeed())
 }
 
 // request changes how much memory the guest is to take.
@@ -127,34 +129,36 @@ var _ = Describe("A migration of a guest that was resized", Label("libvirt"), fu
 		Eventually(migrated.cpus).WithTimeout(time.Minute).Should(Equal(most))
 	})
 
-	It("transfers a guest that has not grown, and grows on the target, where its new CPUs are pinned", extended(1), func() {
-		m := newPodPairOf(letGrow)
-		ctx := GinkgoT().Context()
-		most := readDomain(filepath.Join(goldenDir, "memory-hotplug.xml")).VCPU.Value
-		r := m.request()
-		// The target's Pod has dedicated CPUs for the size that the guest is to get.
-		r.XML.CPUTune = &libvirtxml.DomainCPUTune{}
-		for id := range most {
-			r.XML.CPUTune.VCPUPin = append(r.XML.CPUTune.VCPUPin, libvirtxml.DomainCPUTuneVCPUPin{VCPU: id, CPUSet: "0"})
-		}
-		Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
-		migrated := m.resumeOnTarget()
-		Expect(migrated.plugged()).To(BeZero())
-		Expect(migrated.conn.SetVCPUs(ctx, migrated.domain, most)).To(Succeed())
-		Eventually(migrated.cpus).WithTimeout(time.Minute).Should(Equal(most))
-		live, err := migrated.conn.Domain(ctx, migrated.domain)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(live.XML.CPUTune.VCPUPin).To(HaveLen(int(most)))
-		migrated.attach(128 << 10)
-		Eventually(migrated.plugged).WithTimeout(time.Minute).Should(BeEquivalentTo(128 * mib))
-	})
+	It("transfers a guest that has not grown, and grows on the target, where its new CPUs are pinned", extended(1),
+		func() {
+			m := newPodPairOf(letGrow)
+			ctx := GinkgoT().Context()
+			most := readDomain(filepath.Join(goldenDir, "memory-hotplug.xml")).VCPU.Value
+			r := m.request()
+			// The target's Pod has dedicated CPUs for the size that the guest is to get.
+			r.XML.CPUTune = &libvirtxml.DomainCPUTune{}
+			for id := range most {
+				r.XML.CPUTune.VCPUPin = append(r.XML.CPUTune.VCPUPin, libvirtxml.DomainCPUTuneVCPUPin{VCPU: id, CPUSet: "0"})
+			}
+			Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
+			migrated := m.resumeOnTarget()
+			Expect(migrated.plugged()).To(BeZero())
+			Expect(migrated.conn.SetVCPUs(ctx, migrated.domain, most)).To(Succeed())
+			Eventually(migrated.cpus).WithTimeout(time.Minute).Should(Equal(most))
+			live, err := migrated.conn.Domain(ctx, migrated.domain)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(live.XML.CPUTune.VCPUPin).To(HaveLen(int(most)))
+			migrated.attach(128 << 10)
+			Eventually(migrated.plugged).WithTimeout(time.Minute).Should(BeEquivalentTo(128 * mib))
+		})
 })
 
-// cpus returns the number of the guest's CPUs according to its ACPI tables. A Linux that runs in software emulation takes itself to be
-// on bare hardware, and then uses no CPUs that were plugged after its start.
+// cpus returns the number of the guest's CPUs according to its ACPI tables. A Linux that runs in software emulation
+// takes itself to be on bare hardware, and then uses no CPUs that were plugged after its start.
 func (g *linux) cpus() uint {
 	GinkgoHelper()
-	count, err := strconv.ParseUint(strings.TrimSpace(g.run("cat /sys/bus/acpi/devices/LNXCPU:*/status | grep -cx 15")), 10, 32)
+	count, err := strconv.ParseUint(strings.TrimSpace(g.run("cat /sys/bus/acpi/devices/LNXCPU:*/status | grep -cx 15")),
+		10, 32)
 	Expect(err).NotTo(HaveOccurred())
 	return uint(count)
 }

@@ -62,10 +62,12 @@ func serve(conn *rpc.Conn) *served {
 	ca := pki.New(GinkgoT())
 	s, err := server.New(server.Options{
 		TLS: &tls.Config{
-			Certificates: []tls.Certificate{ca.Issue(agentapi.ServerName(agentNode), x509.ExtKeyUsageServerAuth)}, ClientCAs: ca.Pool(),
+			Certificates: []tls.Certificate{ca.Issue(agentapi.ServerName(agentNode), x509.ExtKeyUsageServerAuth)},
+			ClientCAs:    ca.Pool(),
 		},
 		Node: agentNode, Connections: one{conn}, Responses: hypervisor.NewResponseBudget(),
-		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(vmi, pod).WithIndex(&corev1.Pod{}, agentvmi.PodIndex, agentvmi.IndexPod).Build(),
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(vmi, pod).WithIndex(&corev1.Pod{}, agentvmi.PodIndex,
+			agentvmi.IndexPod).Build(),
 	})
 	Expect(err).NotTo(HaveOccurred())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

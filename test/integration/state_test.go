@@ -70,109 +70,116 @@ var _ = Describe("A domain with a TPM", Label("libvirt"), func() {
 	})
 })
 
-var _ = Describe("The migration of a domain with persistent state on a claim of each Pod", Label("libvirt"), extended(1), func() {
-	const golden = "tpm-persistent"
-	nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
-	var (
-		sourcePod, targetPod   *pod
-		sourceConn, targetConn *rpc.Conn
-		guest                  *libvirt.Domain
-		request                hypervisor.TransferRequest
-		// settled is the TPM's state on the target when KeepState has returned.
-		settled string
-	)
-	BeforeEach(func(ctx SpecContext) {
-		sourcePod, targetPod = newPod(), newPod()
-		join(sourcePod, targetPod)
-		guest = sourcePod.startPaused(golden)
-		template := sourcePod.sum(nvram)
-		Expect(guest.Resume()).To(Succeed())
-		Eventually(sourcePod.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
-		Expect(sourcePod.sum(nvram)).NotTo(Equal(template), "the firmware wrote no variable")
-		sourceConn, targetConn = sourcePod.dial(), targetPod.dial()
-		built := readDomain(filepath.Join(goldenDir, golden+".xml"))
-		targetPod.prepare(built)
-		live, err := sourceConn.LiveXML(ctx, built.Name)
-		Expect(err).NotTo(HaveOccurred())
-		definition, err := domain.ForTarget(live, built)
-		Expect(err).NotTo(HaveOccurred())
-		request = hypervisor.TransferRequest{
-			Domain: built.Name, XML: definition, Address: targetAddress,
-			DialTarget: func(ctx context.Context) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", targetPod.daemon.Socket())
-			},
-			BeforeFinish: func(ctx context.Context) error {
-				Expect(targetPod.sum(nvram)).To(Equal(template), "the EFI variables are on the target before they were written")
-				begin := time.Now()
-				content, err := sourceConn.ReadNVRAM(ctx, nvram)
-				if err != nil {
-					return err
-				}
-				err = targetConn.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram, TPM: launcherpod.TPMStateDir(goldenUUID)}, content)
-				AddReportEntry("state transferred in", time.Since(begin).String())
-				settled = targetPod.sum(tpm)
-				return err
-			},
-		}
-	})
-
-	It("has all state on the target before the transfer finishes, also if the guest never runs targetConn", func(ctx SpecContext) {
-		before := sourcePod.sum(tpm)
-		Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
-		Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetComplete))
-		Expect(targetPod.sum(nvram)).To(Equal(sourcePod.sum(nvram)))
-		state := targetPod.sum(tpm)
-		AddReportEntry("TPM", fmt.Sprintf("source before %.8s, after %.8s; target settled %.8s, complete %.8s", before, sourcePod.sum(tpm), settled, state))
-		Expect(settled).To(Equal(state), "the TPM's state was not complete when KeepState returned")
-		Expect(targetPod.read(swtpmLog)).NotTo(ContainSubstring("Successfully created EK certificate"), "a new TPM was created")
-		Expect(targetConn.Destroy(ctx, request.Domain)).To(Succeed())
-
-		next := newPod()
-		next.adoptState(targetPod)
-		started := next.startPaused(golden)
-		Expect(next.sum(nvram)).To(Equal(sourcePod.sum(nvram)))
-		Expect(next.sum(tpm)).To(Equal(state))
-		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "a new TPM was created")
-		Expect(started.Resume()).To(Succeed())
-		Eventually(next.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
-	})
-
-	It("fails if the state cannot be written, and keeps it when the guest runs on the target", func(ctx SpecContext) {
-		full, failing := errors.New("the claim is full"), request
-		failing.BeforeFinish = func(context.Context) error { return full }
-		Expect(sourceConn.Transfer(ctx, failing)).To(MatchError(full))
-		Expect(sourceConn.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
-
-		By("migrating")
-		Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
-		moved := targetPod.sum(nvram)
-		Expect(targetConn.ResumeTarget(ctx, request.Domain)).To(Succeed())
-		Consistently(func() protocol.TargetDomain {
-			state, err := targetConn.TargetState(ctx, request.Domain)
+var _ = Describe("The migration of a domain with persistent state on a claim of each Pod", Label("libvirt"),
+	extended(1), func() {
+		const golden = "tpm-persistent"
+		nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
+		var (
+			sourcePod, targetPod   *pod
+			sourceConn, targetConn *rpc.Conn
+			guest                  *libvirt.Domain
+			request                hypervisor.TransferRequest
+			// settled is the TPM's state on the target when KeepState has returned.
+			settled string
+		)
+		BeforeEach(func(ctx SpecContext) {
+			sourcePod, targetPod = newPod(), newPod()
+			join(sourcePod, targetPod)
+			guest = sourcePod.startPaused(golden)
+			template := sourcePod.sum(nvram)
+			Expect(guest.Resume()).To(Succeed())
+			Eventually(sourcePod.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
+			Expect(sourcePod.sum(nvram)).NotTo(Equal(template), "the firmware wrote no variable")
+			sourceConn, targetConn = sourcePod.dial(), targetPod.dial()
+			built := readDomain(filepath.Join(goldenDir, golden+".xml"))
+			targetPod.prepare(built)
+			live, err := sourceConn.LiveXML(ctx, built.Name)
 			Expect(err).NotTo(HaveOccurred())
-			return state
-		}).WithTimeout(2 * time.Second).Should(Equal(protocol.TargetRunning))
-		Expect(targetPod.sum(nvram)).To(Equal(moved), "QEMU has changed the transferred variables")
-	})
+			definition, err := domain.ForTarget(live, built)
+			Expect(err).NotTo(HaveOccurred())
+			request = hypervisor.TransferRequest{
+				Domain: built.Name, XML: definition, Address: targetAddress,
+				DialTarget: func(ctx context.Context) (net.Conn, error) {
+					return (&net.Dialer{}).DialContext(ctx, "unix", targetPod.daemon.Socket())
+				},
+				BeforeFinish: func(ctx context.Context) error {
+					Expect(targetPod.sum(nvram)).To(Equal(template), "the EFI variables are on the target before they were written")
+					begin := time.Now()
+					content, err := sourceConn.ReadNVRAM(ctx, nvram)
+					if err != nil {
+						return err
+					}
+					err = targetConn.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram, TPM: launcherpod.TPMStateDir(goldenUUID)},
+						content)
+					AddReportEntry("state transferred in", time.Since(begin).String())
+					settled = targetPod.sum(tpm)
+					return err
+				},
+			}
+		})
 
-})
+		It("has all state on the target before the transfer finishes, also if the guest never runs targetConn",
+			func(ctx SpecContext) {
+				before := sourcePod.sum(tpm)
+				Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
+				Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetComplete))
+				Expect(targetPod.sum(nvram)).To(Equal(sourcePod.sum(nvram)))
+				state := targetPod.sum(tpm)
+				AddReportEntry("TPM", fmt.Sprintf("source before %.8s, after %.8s; target settled %.8s, complete %.8s", before,
+					sourcePod.sum(tpm), settled, state))
+				Expect(settled).To(Equal(state), "the TPM's state was not complete when KeepState returned")
+				Expect(targetPod.read(swtpmLog)).NotTo(ContainSubstring("Successfully created EK certificate"),
+					"a new TPM was created")
+				Expect(targetConn.Destroy(ctx, request.Domain)).To(Succeed())
+
+				next := newPod()
+				next.adoptState(targetPod)
+				started := next.startPaused(golden)
+				Expect(next.sum(nvram)).To(Equal(sourcePod.sum(nvram)))
+				Expect(next.sum(tpm)).To(Equal(state))
+				Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "a new TPM was created")
+				Expect(started.Resume()).To(Succeed())
+				Eventually(next.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
+			})
+
+		It("fails if the state cannot be written, and keeps it when the guest runs on the target", func(ctx SpecContext) {
+			full, failing := errors.New("the claim is full"), request
+			failing.BeforeFinish = func(context.Context) error { return full }
+			Expect(sourceConn.Transfer(ctx, failing)).To(MatchError(full))
+			Expect(sourceConn.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+			Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
+
+			By("migrating")
+			Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
+			moved := targetPod.sum(nvram)
+			Expect(targetConn.ResumeTarget(ctx, request.Domain)).To(Succeed())
+			Consistently(func() protocol.TargetDomain {
+				state, err := targetConn.TargetState(ctx, request.Domain)
+				Expect(err).NotTo(HaveOccurred())
+				return state
+			}).WithTimeout(2 * time.Second).Should(Equal(protocol.TargetRunning))
+			Expect(targetPod.sum(nvram)).To(Equal(moved), "QEMU has changed the transferred variables")
+		})
+
+	})
 
 var _ = Describe("Persistent state of a domain that is migrated", Label("libvirt"), extended(1), func() {
 	const variables = "nvram"
 	nvram := launcherpod.NVRAMStateFile("testvmi")
 
-	It("is not written if the target's file is missing or too small, or the TPM's state is missing", func(ctx SpecContext) {
-		empty := newPod().dial()
-		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not created the file")))
-		Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
-			To(MatchError(ContainSubstring("TPM's state is not complete")))
+	It("is not written if the target's file is missing or too small, or the TPM's state is missing",
+		func(ctx SpecContext) {
+			empty := newPod().dial()
+			Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).
+				To(MatchError(ContainSubstring("has not created the file")))
+			Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
+				To(MatchError(ContainSubstring("TPM's state is not complete")))
 
-		receiving := newPod()
-		receiving.startPaused("tpm-persistent")
-		Expect(receiving.dial().KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).
-			To(MatchError(ContainSubstring("has room for")))
-	})
+			receiving := newPod()
+			receiving.startPaused("tpm-persistent")
+			Expect(receiving.dial().KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).
+				To(MatchError(ContainSubstring("has room for")))
+		})
 })
 
 // goldenUUID is the UUID of all golden domains.

@@ -34,7 +34,8 @@ var _ = Describe("A guest that QEMU has stopped", Label("libvirt"), func() {
 			GinkgoHelper()
 			_, err := defined.QemuMonitorCommand(`{"execute":"stop"}`, libvirt.DOMAIN_QEMU_MONITOR_COMMAND_DEFAULT)
 			Expect(err).NotTo(HaveOccurred())
-			Eventually(state).Should(And(HaveField("State", hypervisor.StatePaused), HaveField("Reason", hypervisor.PausedUnknown)))
+			Eventually(state).Should(
+				And(HaveField("State", hypervisor.StatePaused), HaveField("Reason", hypervisor.PausedUnknown)))
 		}
 
 		stop()

@@ -58,7 +58,8 @@ func podOptions(client *brokerclient.Client, relays string) rpc.Options {
 	return rpc.Options{Broker: client, RelayDir: relays, Responses: hypervisor.NewResponseBudget()}
 }
 
-// brokerOptions returns options of a broker that accepts a Pod's PID 1 as the peer: there is no kubelet that creates cgroups.
+// brokerOptions returns options of a broker that accepts a Pod's PID 1 as the peer: there is no kubelet that creates
+// cgroups.
 func brokerOptions(pods string, pid int) broker.Options {
 	return broker.Options{PodsDir: pods, DevDir: "/dev", CheckPeer: processOf(func() int { return pid })}
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package integration_test tests Vireo's domains, disks, networks and migrations with libvirtd and QEMU of the launcher image.
+// Package integration_test tests Vireo's domains, disks, networks and migrations with libvirtd and QEMU of the launcher
+// image.
 package integration_test
 
 import (
@@ -37,8 +38,8 @@ func TestIntegration(t *testing.T) {
 	RunSpecs(t, "Integration", suite, reporter)
 }
 
-// labelsEnv names the environment variable with the label filter of the suite, for runs of several packages, which have no flags of
-// Ginkgo.
+// labelsEnv names the environment variable with the label filter of the suite, for runs of several packages, which have
+// no flags of Ginkgo.
 const labelsEnv = "VIREO_INTEGRATION_LABELS"
 
 // savedDir is a directory for guests that several specs start from.

@@ -52,7 +52,8 @@ func listenerUser(conn net.Conn) uint32 {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	Expect(err).NotTo(HaveOccurred())
 	var peer *unix.Ucred
-	Expect(raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })).To(Succeed())
+	Expect(raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })).
+		To(Succeed())
 	Expect(err).NotTo(HaveOccurred())
 	return peer.Uid
 }
@@ -72,7 +73,8 @@ var _ = Describe("USB redirection", Label("libvirt"), func() {
 			// One of them is already closed.
 			DeferCleanup(func() { _ = plugged[port].Close() })
 			Expect(readUSBHello(plugged[port])).To(HavePrefix("qemu usb-redir guest"))
-			Expect(listenerUser(plugged[port])).To(BeEquivalentTo(launcherpod.QEMUUser), "the agent's check of the peer would refuse it")
+			Expect(listenerUser(plugged[port])).To(BeEquivalentTo(launcherpod.QEMUUser),
+				"the agent's check of the peer would refuse it")
 		}
 
 		By("connecting another client to a free port")

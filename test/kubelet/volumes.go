@@ -26,8 +26,8 @@ func VolumeDir(podsDir string, pod types.UID, kind, volume string) string {
 	return filepath.Join(podsDir, string(pod), "volumes", kind, volume)
 }
 
-// WriteVolume replaces the files of a volume atomically: it writes them to a new directory and replaces the link currentVersion.
-// Each name at the top level is a link through currentVersion.
+// WriteVolume replaces the files of a volume atomically: it writes them to a new directory and replaces the link
+// currentVersion. Each name at the top level is a link through currentVersion.
 func WriteVolume(podsDir string, pod types.UID, kind, volume string, files map[string]string) error {
 	dir := VolumeDir(podsDir, pod, kind, volume)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

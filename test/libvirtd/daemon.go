@@ -74,7 +74,8 @@ func Start(t TB, rootfs string) *Daemon {
 
 func start(rootfs string) (*Daemon, error) {
 	if rootfs == "" {
-		return nil, fmt.Errorf("no launcher root file system: set %s to a directory with the launcher image's files", RootfsEnv)
+		return nil, fmt.Errorf("no launcher root file system: set %s to a directory with the launcher image's files",
+			RootfsEnv)
 	}
 	if _, err := os.Stat(filepath.Join(rootfs, "usr/sbin/libvirtd")); err != nil {
 		return nil, fmt.Errorf("not a launcher root file system: %w", err)
@@ -100,7 +101,8 @@ func (d *Daemon) layout(rootfs string) error {
 		return err
 	}
 	for _, dir := range []string{
-		launcherpod.SocketsDir, launcherpod.RuntimeDir, launcherpod.EphemeralDisksDir, launcherpod.TrackedDisksDir, launcherpod.HotplugDisksDir, launcherpod.ContainerDisksDir,
+		launcherpod.SocketsDir, launcherpod.RuntimeDir, launcherpod.EphemeralDisksDir, launcherpod.TrackedDisksDir,
+		launcherpod.HotplugDisksDir, launcherpod.ContainerDisksDir,
 		launcherpod.KernelBootDir, launcherpod.DisksDir, launcherpod.SecretsDir,
 		launcherpod.RuntimeDir + "/home", launcherpod.RuntimeDir + "/run", launcherpod.RuntimeDir + "/cache",
 		launcherpod.RuntimeDir + "/tmp", launcherpod.RuntimeDir + "/config/libvirt", launcherpod.TPMAuthorityDir,
@@ -111,7 +113,8 @@ func (d *Daemon) layout(rootfs string) error {
 			return err
 		}
 	}
-	for from, to := range map[string]string{"libvirt/qemu.conf": "libvirt/qemu.conf", "swtpm/swtpm_setup.conf": "swtpm_setup.conf"} {
+	for from, to := range map[string]string{"libvirt/qemu.conf": "libvirt/qemu.conf",
+		"swtpm/swtpm_setup.conf": "swtpm_setup.conf"} {
 		config, err := os.ReadFile(filepath.Join(rootfs, "usr/share/vireo", from))
 		if err != nil {
 			return err
@@ -126,7 +129,8 @@ func (d *Daemon) layout(rootfs string) error {
 	if err != nil {
 		return err
 	}
-	// Open for reading and writing, as virt-launcher does: QEMU finds a reader, and the reader never reads the end of the file.
+	// Open for reading and writing, as virt-launcher does: QEMU finds a reader, and the reader never reads the end of the
+	// file.
 	if d.fifo, err = os.OpenFile(d.Host(launcherpod.ConsoleFIFO), os.O_RDWR, 0); err != nil {
 		return err
 	}
@@ -194,8 +198,8 @@ func (d *Daemon) Socket() string { return d.Host(launcherpod.LibvirtSocket) }
 // starts a daemon of its own if the socket is closed.
 func (d *Daemon) URI() string { return "qemu:///session?socket=" + d.Socket() }
 
-// Host turns a path of the Pod into one for the test: everything below /var/run is in the daemon's directory, and the rest
-// (such as the devices) is reached through the root of the Pod's PID 1.
+// Host turns a path of the Pod into one for the test: everything below /var/run is in the daemon's directory, and the
+// rest (such as the devices) is reached through the root of the Pod's PID 1.
 func (d *Daemon) Host(podPath string) string {
 	if rest, ok := strings.CutPrefix(podPath, "/var/run/"); ok {
 		return filepath.Join(d.dir, rest)

@@ -23,12 +23,13 @@ import (
 // initName is the argv[0] under which the test binary is the Pod's PID 1.
 const initName = "vireo-test-libvirtd-init"
 
-// hostname is the Pod's. libvirt resolves one without a dot each time it starts a guest. The kubelet adds a Pod's name to /etc/hosts, which
-// the root file system does not have, and a query for it would be redirected to a guest with masquerade, which does not answer for seconds.
+// hostname is the Pod's. libvirt resolves one without a dot each time it starts a guest. The kubelet adds a Pod's name
+// to /etc/hosts, which the root file system does not have, and a query for it would be redirected to a guest with
+// masquerade, which does not answer for seconds.
 const hostname = "pod.test"
 
-// lifeFD is a pipe that is closed when the test ends. A parent-death signal would be sent when the thread that started this process
-// ends, which may be at any time in Go.
+// lifeFD is a pipe that is closed when the test ends. A parent-death signal would be sent when the thread that started
+// this process ends, which may be at any time in Go.
 const lifeFD = 3
 
 // initRequest is the request to PID 1 to run a program.
@@ -190,7 +191,8 @@ func makeDevices(dev string) error {
 		"newinstance,ptmxmode=0666,mode=0620"); err != nil {
 		return fmt.Errorf("mount /dev/pts: %w", err)
 	}
-	if err := unix.Mount("tmpfs", filepath.Join(dev, "shm"), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+	if err := unix.Mount("tmpfs", filepath.Join(dev, "shm"), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV,
+		"mode=1777"); err != nil {
 		return fmt.Errorf("mount /dev/shm: %w", err)
 	}
 	if err := os.Symlink("pts/ptmx", filepath.Join(dev, "ptmx")); err != nil {

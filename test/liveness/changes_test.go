@@ -41,7 +41,8 @@ import (
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
-// TestChanges changes each leaf of the template of a VM whose guest runs, and compares what virt-controller does with the table.
+// TestChanges changes each leaf of the template of a VM whose guest runs, and compares what virt-controller does with
+// the table.
 func TestChanges(t *testing.T) {
 	used := map[string]bool{}
 	for _, l := range leavesOf(reflect.TypeFor[v1.VirtualMachineInstanceSpec]()) {
@@ -94,8 +95,8 @@ func (o observed) names(path string) bool {
 	return false
 }
 
-// effectOf changes a leaf, reports what virt-controller did with the running VMI, and checks that no restart is required any more when
-// the change is taken back.
+// effectOf changes a leaf, reports what virt-controller did with the running VMI, and checks that no restart is
+// required any more when the change is taken back.
 func effectOf(l leaf, rollout bool) (observed, error) {
 	before, now, err := changeOf(l)
 	if err != nil {
@@ -140,7 +141,8 @@ func (w *changedWorld) observe(l leaf, now *v1.VirtualMachineInstanceSpec) (obse
 	switch {
 	case !equality.Semantic.DeepEqual(has.Interface(), wanted.Interface()):
 		return observed{message: "nothing"}, nil
-	case vmistatus.MovesVolumes(&vmi.Status), l.path == "networks[].multus.networkName": // The VMI's reconciler compares it with the Pod.
+	// The VMI's reconciler compares it with the Pod.
+	case vmistatus.MovesVolumes(&vmi.Status), l.path == "networks[].multus.networkName":
 		return observed{effect: liveupdate.Migration}, nil
 	default:
 		return observed{effect: liveupdate.Live}, nil
@@ -205,7 +207,8 @@ func newChangedWorld(rollout bool) *changedWorld {
 	for _, name := range []string{"c", "sample"} {
 		claims = append(claims, &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-			Spec:       corev1.PersistentVolumeClaimSpec{VolumeMode: ptr.To(corev1.PersistentVolumeBlock), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeMode: ptr.To(corev1.PersistentVolumeBlock),
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}},
 			Status: corev1.PersistentVolumeClaimStatus{
 				Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
 			},
@@ -265,13 +268,15 @@ func (w *changedWorld) run(vmi *v1.VirtualMachineInstance) {
 	describeClaims(vmi)
 	for i := range vmi.Status.VolumeStatus {
 		status := &vmi.Status.VolumeStatus[i]
-		status.Size, status.PersistentVolumeClaimInfo.AccessModes = 1<<30, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		status.Size, status.PersistentVolumeClaimInfo.AccessModes = 1<<30,
+			[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 	}
 	if cpu := vmi.Spec.Domain.CPU; cpu != nil {
 		vmi.Status.CurrentCPUTopology = &v1.CPUTopology{Sockets: cpu.Sockets, Cores: cpu.Cores, Threads: cpu.Threads}
 	}
 	if memory := vmi.Spec.Domain.Memory; memory != nil {
-		vmi.Status.Memory = &v1.MemoryStatus{GuestAtBoot: memory.Guest, GuestCurrent: memory.Guest, GuestRequested: memory.Guest}
+		vmi.Status.Memory = &v1.MemoryStatus{GuestAtBoot: memory.Guest, GuestCurrent: memory.Guest,
+			GuestRequested: memory.Guest}
 	}
 	vmi.Status.VirtualMachineRevisionName = v1.StartRevisionName(w.vm.UID, w.vm.Generation)
 	vmistatus.SetPhase(&vmi.Status, v1.Running, metav1.Now())
@@ -298,8 +303,10 @@ func (w *changedWorld) reconcile() error {
 		return err
 	}
 	s := &virtualmachine.Scope{
-		Client: w.client, APIReader: w.client, Recorder: events.NewFakeRecorder(100), DataVolumes: noImporter{}, VolumeSnapshots: noSnapshots{},
-		Now: time.Now(), VM: w.vm, Settings: virtualmachine.Settings{LiveUpdate: w.rollout, CPUAllocationRatio: 10},
+		Client: w.client, APIReader: w.client, Recorder: events.NewFakeRecorder(100), DataVolumes: noImporter{},
+		VolumeSnapshots: noSnapshots{},
+		Now:             time.Now(), VM: w.vm,
+		Settings: virtualmachine.Settings{LiveUpdate: w.rollout, CPUAllocationRatio: 10},
 	}
 	if err := s.Load(ctx); err != nil {
 		return err
@@ -330,7 +337,8 @@ func (noSnapshots) Preferred(context.Context) (map[string]string, error) { retur
 
 // TestDocumentOfChanges compares the list of changes in the page of VirtualMachines with the table; -update writes it.
 func TestDocumentOfChanges(t *testing.T) {
-	const page, begin, end = "../../docs/spec/virtualmachine.md", "<!-- made by go test ./test/liveness -update -->\n", "<!-- end -->\n"
+	const page, begin, end = "../../docs/spec/virtualmachine.md", "<!-- made by go test ./test/liveness -update -->\n",
+		"<!-- end -->\n"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -350,7 +358,8 @@ func TestDocumentOfChanges(t *testing.T) {
 	}
 }
 
-// renderChanges lists the fields whose changes a running guest can have, and those that have a note. The others need a restart.
+// renderChanges lists the fields whose changes a running guest can have, and those that have a note. The others need a
+// restart.
 func renderChanges() string {
 	out := &strings.Builder{}
 	fmt.Fprint(out, "| field of `template.spec` | effect | condition | |\n|---|---|---|---|\n")

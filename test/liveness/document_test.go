@@ -38,19 +38,21 @@ var subjects = []subject{
 	{"Hypervisor features", []string{"domain.features"}},
 	{"Clock and timers", []string{"domain.clock"}},
 	{"Disks", []string{
-		"domain.devices.disks", "domain.devices.blockMultiQueue", "domain.ioThreadsPolicy", "domain.ioThreads", "domain.devices.filesystems",
+		"domain.devices.disks", "domain.devices.blockMultiQueue", "domain.ioThreadsPolicy", "domain.ioThreads",
+		"domain.devices.filesystems",
 	}},
 	{"Volumes", []string{"volumes", "utilityVolumes"}},
 	{"Network", []string{
-		"networks", "domain.devices.interfaces", "domain.devices.networkInterfaceMultiqueue", "domain.devices.autoattachPodInterface",
-		"hostname", "subdomain", "dnsPolicy", "dnsConfig",
+		"networks", "domain.devices.interfaces", "domain.devices.networkInterfaceMultiqueue",
+		"domain.devices.autoattachPodInterface", "hostname", "subdomain", "dnsPolicy", "dnsConfig",
 	}},
 	{"Devices of the node", []string{"domain.devices.gpus", "domain.devices.hostDevices", "resourceClaims"}},
 	{"Other devices", []string{"domain.devices"}},
 	{"Access to the guest", []string{"accessCredentials"}},
 	{"Health", []string{"livenessProbe", "readinessProbe"}},
 	{"Scheduling", []string{
-		"affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "serviceAccountName",
+		"affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName",
+		"serviceAccountName",
 	}},
 	{"Life cycle", []string{"evictionStrategy", "startStrategy", "terminationGracePeriodSeconds", "domain.rebootPolicy"}},
 }
@@ -82,9 +84,11 @@ func render(t *testing.T) []byte {
 		"its VMI stays Pending, and its condition `Synchronized` has the reason `FieldNotImplemented` and names the field.\n\n")
 	renderKinds(t, out)
 	renderInstance(t, out)
-	renderTable(out, "VirtualMachine", "Fields of a VM's spec outside of its template. All others work.", specsupport.VMFields)
+	renderTable(out, "VirtualMachine", "Fields of a VM's spec outside of its template. All others work.",
+		specsupport.VMFields)
 	renderTable(out, "KubeVirt", "Fields of the configuration. All others work.", specsupport.KubeVirtFields)
-	renderTable(out, "VirtualMachineInstanceMigration", "Fields of a migration's spec. All others work.", specsupport.MigrationFields)
+	renderTable(out, "VirtualMachineInstanceMigration", "Fields of a migration's spec. All others work.",
+		specsupport.MigrationFields)
 	return out.Bytes()
 }
 
@@ -159,7 +163,8 @@ func renderCount(out *bytes.Buffer, title string, results []result) {
 	for _, r := range results {
 		count[r.verdict]++
 	}
-	fmt.Fprintf(out, "| %s | %d | %d | %d | %d |\n", title, len(results), count[live]+count[elsewhere], count[refused], count[warned])
+	fmt.Fprintf(out, "| %s | %d | %d | %d | %d |\n", title, len(results), count[live]+count[elsewhere], count[refused],
+		count[warned])
 }
 
 // TestReadme compares the numbers in README.md with the results.
@@ -174,7 +179,8 @@ func TestReadme(t *testing.T) {
 			working++
 		}
 	}
-	if line := fmt.Sprintf("- %d %% of the fields of a VMI:", 100*working/len(all)); !bytes.Contains(readme, []byte(line)) {
+	if line := fmt.Sprintf("- %d %% of the fields of a VMI:", 100*working/len(all)); !bytes.Contains(readme,
+		[]byte(line)) {
 		t.Errorf("README.md is stale: %d of %d fields work: %q", working, len(all), line)
 	}
 }

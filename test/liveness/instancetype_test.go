@@ -23,7 +23,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/instancetype"
 )
 
-// expandedTemplate is a template with devices that preferences apply to. Its spec sets nothing that an instance type sets.
+// expandedTemplate is a template with devices that preferences apply to. Its spec sets nothing that an instance type
+// sets.
 const expandedTemplate = `{networks: [{name: nic, pod: {}}], domain: {devices: {interfaces: [{name: nic}], inputs: [{name: input}],
   sound: {name: sound}, disks: [{name: disk}, {name: lun, lun: {}}, {name: cd, cdrom: {}}]}}}`
 
@@ -93,7 +94,8 @@ func TestLivenessOfPreferences(t *testing.T) {
 }
 
 // expectApplied fails the test if a leaf changes the expanded template and is in notApplied, or neither.
-func expectApplied[T any](t *testing.T, l leaf, scene func() *T, expand func(*T) *v1.VirtualMachineInstanceTemplateSpec) {
+func expectApplied[T any](t *testing.T, l leaf, scene func() *T,
+	expand func(*T) *v1.VirtualMachineInstanceTemplateSpec) {
 	t.Helper()
 	texts := samples(l.typ)
 	if text, ok := referenceValues[l.path]; ok {

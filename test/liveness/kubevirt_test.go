@@ -114,8 +114,8 @@ var configurationValues = map[string]string{
 // consumer is a package that reads a field of the configuration, and the name of the field there.
 type consumer struct{ dir, name string }
 
-// configurationConsumers are fields, or their parents, that change the resolved configuration, but nothing that is built from
-// it before a guest runs.
+// configurationConsumers are fields, or their parents, that change the resolved configuration, but nothing that is
+// built from it before a guest runs.
 var configurationConsumers = map[string]consumer{
 	"uninstallStrategy":       {"internal/controller/install/kubevirt", "UninstallStrategy"},
 	"monitorNamespace":        {"internal/controller/install/kubevirt/prometheus", "MonitorNamespace"},
@@ -196,7 +196,8 @@ func TestLivenessOfTheConfiguration(t *testing.T) {
 			}
 			parts := strings.Split(strings.ReplaceAll(l.path, "[]", ""), ".")
 			// These names alone do not identify a field.
-			parts = slices.DeleteFunc(parts, func(part string) bool { return part == "configuration" || part == "developerConfiguration" })
+			parts = slices.DeleteFunc(parts,
+				func(part string) bool { return part == "configuration" || part == "developerConfiguration" })
 			if !slices.ContainsFunc(parts, func(part string) bool { return docs[part] }) {
 				t.Errorf("docs/spec/kubevirt.md does not name it, and it has an effect")
 			}
@@ -209,8 +210,8 @@ func TestLivenessOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// works reports whether a leaf has an effect. It fails the test if the outcome, the consumers and the table of unimplemented
-// fields disagree.
+// works reports whether a leaf has an effect. It fails the test if the outcome, the consumers and the table of
+// unimplemented fields disagree.
 func works(t *testing.T, l leaf) bool {
 	t.Helper()
 	resolved, noticed, err := tryConfiguration(l)
@@ -223,7 +224,8 @@ func works(t *testing.T, l leaf) bool {
 		t.Errorf("changes the outcome, and is in the table of unimplemented fields: %s", row.Reason)
 	case isConsumed && row != nil:
 		t.Errorf("has a consumer (%s), and is in the table of unimplemented fields: %s", by.dir, row.Reason)
-	case isConsumed && !resolved && !strings.HasSuffix(l.path, ".runtimeDefaultProfile") && strings.HasPrefix(l.path, "configuration."):
+	case isConsumed && !resolved && !strings.HasSuffix(l.path, ".runtimeDefaultProfile") &&
+		strings.HasPrefix(l.path, "configuration."):
 		t.Errorf("does not change the resolved configuration: %v", err)
 	case isConsumed && !reads(t, by):
 		t.Errorf("%s does not read %s", by.dir, by.name)
@@ -233,8 +235,8 @@ func works(t *testing.T, l leaf) bool {
 	return noticed || isConsumed
 }
 
-// TestEachTypeOfSupportContainer checks that each type of configuration.supportContainerResources has an effect, or is named as one that has
-// none. What a field of the list does depends on the type.
+// TestEachTypeOfSupportContainer checks that each type of configuration.supportContainerResources has an effect, or is
+// named as one that has none. What a field of the list does depends on the type.
 func TestEachTypeOfSupportContainer(t *testing.T) {
 	without, err := configurationOutcome(&v1.KubeVirt{})
 	if err != nil {
@@ -297,7 +299,8 @@ func tryConfiguration(l leaf) (resolved, noticed bool, err error) {
 		with, without := &v1.KubeVirt{}, &v1.KubeVirt{}
 		for prefix, scene := range configurationScenes {
 			if isOrBelow(l.path, prefix) {
-				errs = append(errs, yaml.UnmarshalStrict([]byte(scene), &with.Spec), yaml.UnmarshalStrict([]byte(scene), &without.Spec))
+				errs = append(errs, yaml.UnmarshalStrict([]byte(scene), &with.Spec),
+					yaml.UnmarshalStrict([]byte(scene), &without.Spec))
 			}
 		}
 		// Both have the parents of the leaf, so that only the leaf differs.
@@ -319,9 +322,11 @@ type madeOf struct {
 }
 
 func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
-	config, err := clusterconfig.FromKubeVirt(kv, clusterconfig.WithContainerRestarts(true), clusterconfig.WithImages(clusterconfig.Images{
-		Launcher: "registry.example/launcher:1", Handler: "registry.example/handler:1", Broker: "registry.example/broker:1", API: "registry.example/api:1",
-	}))
+	config, err := clusterconfig.FromKubeVirt(kv, clusterconfig.WithContainerRestarts(true),
+		clusterconfig.WithImages(clusterconfig.Images{
+			Launcher: "registry.example/launcher:1", Handler: "registry.example/handler:1", Broker: "registry.example/broker:1",
+			API: "registry.example/api:1",
+		}))
 	if err != nil {
 		return madeOf{}, err
 	}
@@ -356,7 +361,8 @@ func installedOutcome(spec *v1.KubeVirtSpec, config clusterconfig.Config) (any, 
 		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", manifests.IdentifierAnnotation)
 	}
 	controller := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: manifests.ControllerName}}
-	controller.Spec.Template.Spec.Containers = []corev1.Container{{Name: manifests.ControllerName, Image: "registry.example/controller:1"}}
+	controller.Spec.Template.Spec.Containers = []corev1.Container{{Name: manifests.ControllerName,
+		Image: "registry.example/controller:1"}}
 	if err := manifests.ConfigureController(controller, spec, settings); err != nil {
 		return nil, err
 	}
@@ -385,12 +391,14 @@ func guestUnder(config clusterconfig.Config, spec string) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
-	disks, err := media.Prepare(context.Background(), launcherWith(libvirt.NewNode().Launcher("pod"), vmi), kubelet{}, media.Limits{}, vmi)
+	disks, err := media.Prepare(context.Background(), launcherWith(libvirt.NewNode().Launcher("pod"), vmi), kubelet{},
+		media.Limits{}, vmi)
 	if err != nil {
 		return nil, fmt.Errorf("media: %w", err)
 	}
 	interfaces := factsOf(disks, plan).Interfaces
-	collected, err := facts.Collect(context.Background(), config, facts.Node{Arch: "amd64"}, nodeFiles{}, disks, interfaces)
+	collected, err := facts.Collect(context.Background(), config, facts.Node{Arch: "amd64"}, nodeFiles{}, disks,
+		interfaces)
 	if err != nil {
 		return nil, fmt.Errorf("facts: %w", err)
 	}
@@ -437,7 +445,8 @@ func reads(t *testing.T, by consumer) bool {
 	return found
 }
 
-// wordsAboutTheConfiguration returns the words of the table in docs/spec/kubevirt.md that lists the fields with an effect.
+// wordsAboutTheConfiguration returns the words of the table in docs/spec/kubevirt.md that lists the fields with an
+// effect.
 func wordsAboutTheConfiguration(t *testing.T) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "spec", "kubevirt.md"))

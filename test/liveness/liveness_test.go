@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package liveness_test checks that no field of the spec of a VMI or of a KubeVirt object is accepted and then ignored: each
-// leaf changes the outcome, or is in the table of unimplemented fields, or in a list of fields that are used elsewhere.
+// Package liveness_test checks that no field of the spec of a VMI or of a KubeVirt object is accepted and then ignored:
+// each leaf changes the outcome, or is in the table of unimplemented fields, or in a list of fields that are used
+// elsewhere.
 package liveness_test
 
 import (
@@ -164,7 +165,9 @@ func valued(l leaf, text string) func(*v1.VirtualMachineInstance) (*v1.VirtualMa
 }
 
 // differs reports whether a variant of the leaf's scene has another outcome.
-func differs(l leaf, text string, vary func(*v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error)) (bool, error) {
+func differs(
+	l leaf, text string, vary func(*v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error),
+) (bool, error) {
 	without, err := specOf(base, sceneOf(l.path))
 	if err != nil {
 		return false, fmt.Errorf("scene: %w", err)

@@ -31,21 +31,22 @@ import (
 func clusterOf() clusterconfig.Config {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{
-		"HostDisk", "MultiArchitecture", "VSOCK", "NUMA", "CPUManager", "HypervStrictCheck", "ExpandDisks", "ReservedOverheadMemlock",
-		"RebootPolicy", "PanicDevices", "DownwardMetrics", "VMPersistentState", "PortRangesSpec",
+		"HostDisk", "MultiArchitecture", "VSOCK", "NUMA", "CPUManager", "HypervStrictCheck", "ExpandDisks",
+		"ReservedOverheadMemlock", "RebootPolicy", "PanicDevices", "DownwardMetrics", "VMPersistentState", "PortRangesSpec",
 	}, nil)
 	return config
 }
 
-// outcomeOf builds all that Vireo builds from a VMI: the Pod, the network plan, the media, the domain, and what the agent
-// changes in the running guest. Two VMIs have the same result if and only if all of these are the same.
+// outcomeOf builds all that Vireo builds from a VMI: the Pod, the network plan, the media, the domain, and what the
+// agent changes in the running guest. Two VMIs have the same result if and only if all of these are the same.
 func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	vmi = vmi.DeepCopy()
 	if faults := webhookv1.Admit(vmi, clusterOf()); len(faults) > 0 {
 		return "", fmt.Errorf("admission: %w", faults.ToAggregate())
 	}
 	// Before the claims are described: then it is settled which volumes are hotplugged.
-	pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state", HotplugVolumes: true})
+	pod, err := podspec.Build(vmi,
+		podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state", HotplugVolumes: true})
 	if err != nil {
 		return "", fmt.Errorf("launcher Pod: %w", err)
 	}
@@ -84,7 +85,8 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	parts, err := json.Marshal(map[string]any{"pod": pod, "network": plan, "disks": disks, "contents": contents, "running": running})
+	parts, err := json.Marshal(
+		map[string]any{"pod": pod, "network": plan, "disks": disks, "contents": contents, "running": running})
 	return string(parts) + xml, err
 }
 
@@ -141,8 +143,8 @@ func launcherWith(l *libvirt.Launcher, vmi *v1.VirtualMachineInstance) *libvirt.
 // factsOf returns the facts of a node with all devices and features.
 func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	facts := domain.Facts{
-		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, ACPI: disks.ACPI, MemBalloonStatsPeriod: 10, VhostNet: true,
-		Interfaces: map[string]domain.InterfaceFact{}, NUMACells: []domain.NUMACellFact{{}},
+		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, ACPI: disks.ACPI, MemBalloonStatsPeriod: 10,
+		VhostNet: true, Interfaces: map[string]domain.InterfaceFact{}, NUMACells: []domain.NUMACellFact{{}},
 	}
 	for id := range uint(8) {
 		facts.CPUs = append(facts.CPUs, id)

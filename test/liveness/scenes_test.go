@@ -16,7 +16,8 @@ networks: [{name: nic, pod: {}}]
 volumes: [{name: disk, emptyDisk: {capacity: 1Gi}}]
 `
 
-// scenes are fragments for base with which a field has a meaning. The scene with the longest prefix of a field's path applies.
+// scenes are fragments for base with which a field has a meaning. The scene with the longest prefix of a field's path
+// applies.
 var scenes = map[string]string{
 	"domain.resources.overcommitGuestOverhead": `{domain: {resources: {requests: {memory: 1Gi}}}}`,
 	"domain.cpu.features":                      `{domain: {cpu: {features: [{name: apic, policy: require}]}}}`,

@@ -236,8 +236,8 @@ var kindPlaces = []kindPlace{
 }
 
 // Each kind has what its checklist says. TestKindsWithAReconcilerAreInstalled and TestProjectListsEveryKind check
-// config/crd and PROJECT, TestEveryWorkloadIsAwaited of package kubevirt the uninstallation, and TestEveryRightHasASuite
-// of test/rights the rights.
+// config/crd and PROJECT, TestEveryWorkloadIsAwaited of package kubevirt the uninstallation, and
+// TestEveryRightHasASuite of test/rights the rights.
 func TestEveryKindHasItsPlaces(t *testing.T) {
 	for file, c := range bases(t) {
 		kind := c.Spec.Names.Kind

@@ -39,9 +39,10 @@ func TestTheSourceMapHasEveryFolder(t *testing.T) {
 	}
 	rows := strings.Split(sources, "\n")
 	for _, below := range []string{
-		"hack", "internal", "internal/agent", "internal/agentapi", "internal/apiserver", "internal/broker", "internal/component", "internal/controller",
-		"internal/export", "internal/instancetype", "internal/launcher", "internal/launcherpod", "internal/migration", "internal/snapshot",
-		"internal/specsupport", "internal/vmistatus", "internal/webhook", "test",
+		"hack", "internal", "internal/agent", "internal/agentapi", "internal/apiserver", "internal/broker",
+		"internal/component", "internal/controller",
+		"internal/export", "internal/instancetype", "internal/launcher", "internal/launcherpod", "internal/migration",
+		"internal/snapshot", "internal/specsupport", "internal/vmistatus", "internal/webhook", "test",
 	} {
 		// A row names the directory in its first column, and the folders below in its second.
 		var row strings.Builder
@@ -68,8 +69,8 @@ var namedFile = regexp.MustCompile("`([\\w./*-]+\\.(?:go|yaml|md))`")
 // namedDirectory is a path in backquotes without an extension.
 var namedDirectory = regexp.MustCompile("`((?:api|cmd|config|docs|hack|internal|test)(?:/[\\w-]+)*)`")
 
-// The files that the pages for contributors name in backquotes exist: a path from the root, or a bare name somewhere below a
-// directory that the same item or row names, or anywhere below internal when it names none.
+// The files that the pages for contributors name in backquotes exist: a path from the root, or a bare name somewhere
+// below a directory that the same item or row names, or anywhere below internal when it names none.
 func TestThePagesNameFilesThatExist(t *testing.T) {
 	named := 0
 	for _, page := range []string{"docs/architecture.md", "docs/conventions.md", "CONTRIBUTING.md"} {
@@ -100,7 +101,8 @@ func items(page string) []string {
 	return regexp.MustCompile(`\n(?:\n|- |\||\d+\. )`).Split(page, -1)
 }
 
-// fileExists reports whether a pattern matches a file of the repository, or the end of the path of a file below the directories.
+// fileExists reports whether a pattern matches a file of the repository, or the end of the path of a file below the
+// directories.
 func fileExists(t *testing.T, pattern string, below []string) bool {
 	t.Helper()
 	if found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern))); err != nil || len(found) > 0 {
@@ -108,22 +110,23 @@ func fileExists(t *testing.T, pattern string, below []string) bool {
 	}
 	exists := false
 	for _, directory := range below {
-		err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(directory)), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil {
+		err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(directory)),
+			func(path string, _ fs.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				inside := path
+				for range strings.Count(pattern, "/") {
+					inside = filepath.Dir(inside)
+				}
+				end, err := filepath.Rel(filepath.Dir(inside), path)
+				if err != nil {
+					return err
+				}
+				matches, err := filepath.Match(filepath.FromSlash(pattern), end)
+				exists = exists || matches
 				return err
-			}
-			inside := path
-			for range strings.Count(pattern, "/") {
-				inside = filepath.Dir(inside)
-			}
-			end, err := filepath.Rel(filepath.Dir(inside), path)
-			if err != nil {
-				return err
-			}
-			matches, err := filepath.Match(filepath.FromSlash(pattern), end)
-			exists = exists || matches
-			return err
-		})
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +320,8 @@ func TestTheDocsNameEveryReason(t *testing.T) {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
-			for _, constant := range reasonConstant.FindAllStringSubmatch(text(t, strings.TrimPrefix(filepath.ToSlash(path), root+"/")), -1) {
+			for _, constant := range reasonConstant.FindAllStringSubmatch(
+				text(t, strings.TrimPrefix(filepath.ToSlash(path), root+"/")), -1) {
 				found++
 				if !strings.Contains(docs.String(), "`"+constant[1]+"`") {
 					t.Errorf("no page of docs names the reason %s of %s", constant[1], path)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package manifests checks the files of config/ and PROJECT against each other and against the limits of kubectl and etcd. The
-// tests of the webhooks check that an API server accepts the manifests.
+// Package manifests checks the files of config/ and PROJECT against each other and against the limits of kubectl and
+// etcd. The tests of the webhooks check that an API server accepts the manifests.
 package manifests
 
 import (
@@ -27,8 +27,8 @@ const (
 	annotationLimit = 256 << 10
 	// annotationsReserve is reserved for other annotations.
 	annotationsReserve = 4 << 10
-	// requestLimit is etcd's limit for a request (--max-request-bytes). The API server stores the CRD, the annotation and the
-	// managed fields.
+	// requestLimit is etcd's limit for a request (--max-request-bytes). The API server stores the CRD, the annotation and
+	// the managed fields.
 	requestLimit = 1536 << 10
 )
 
@@ -116,7 +116,8 @@ func TestKindsWithAReconcilerAreInstalled(t *testing.T) {
 			found = found || err == nil
 		}
 		if !found {
-			t.Errorf("PROJECT says that %s has a controller, and no directory %s of internal/controller has a controller.go", r.Kind, room)
+			t.Errorf("PROJECT says that %s has a controller, and no directory %s of internal/controller has a controller.go",
+				r.Kind, room)
 		}
 	}
 	for _, kind := range consulted {
@@ -198,7 +199,8 @@ func TestCRDsFit(t *testing.T) {
 		}
 		t.Logf("%-70s %6d bytes", file, len(compact))
 		if len(compact) > annotationLimit-annotationsReserve {
-			t.Errorf("%s has %d bytes as JSON: a client-side kubectl apply takes %d at most", file, len(compact), annotationLimit-annotationsReserve)
+			t.Errorf("%s has %d bytes as JSON: a client-side kubectl apply takes %d at most", file, len(compact),
+				annotationLimit-annotationsReserve)
 		}
 		// The object, the annotation with escaped quotes, and the managed fields.
 		if stored := 4 * len(compact); stored > requestLimit {
@@ -269,7 +271,8 @@ func TestPoliciesNameTheInstallation(t *testing.T) {
 	}
 }
 
-// TestManualRoleAggregation checks that config/manual-role-aggregation changes the label of each ClusterRole that aggregates.
+// TestManualRoleAggregation checks that config/manual-role-aggregation changes the label of each ClusterRole that
+// aggregates.
 func TestManualRoleAggregation(t *testing.T) {
 	const prefix = "rbac.authorization.k8s.io/aggregate-to-"
 	data, err := os.ReadFile(filepath.Join(root, "config", "rbac", "users.yaml"))

@@ -28,8 +28,8 @@ import (
 func TestSamples(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, v1.AddToScheme, poolv1.AddToScheme, cdi.AddToScheme, snapshotv1beta1.AddToScheme, clonev1beta1.AddToScheme,
-		exportv1.AddToScheme, backupv1alpha1.AddToScheme,
+		clientgoscheme.AddToScheme, v1.AddToScheme, poolv1.AddToScheme, cdi.AddToScheme, snapshotv1beta1.AddToScheme,
+		clonev1beta1.AddToScheme, exportv1.AddToScheme, backupv1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

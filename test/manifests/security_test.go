@@ -67,7 +67,8 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 				}
 			}
 		}
-		for namespace, shared := range map[string]bool{"hostPID": pod.HostPID, "hostNetwork": pod.HostNetwork, "hostIPC": pod.HostIPC} {
+		for namespace, shared := range map[string]bool{"hostPID": pod.HostPID, "hostNetwork": pod.HostNetwork,
+			"hostIPC": pod.HostIPC} {
 			if shared {
 				named(process, namespace)
 			}
@@ -148,7 +149,8 @@ func TestSecurityNamesThePrivilegesOfEachProgram(t *testing.T) {
 func TestTheHalvesOfTheAgentMeet(t *testing.T) {
 	agent, broker := podOfDaemonSet(t, "virt-handler"), podOfDaemonSet(t, "virt-broker")
 	security := agent.Containers[0].SecurityContext
-	if user, group := security.RunAsUser, security.RunAsGroup; user == nil || *user != brokerapi.ClientUID || group == nil || *group != brokerapi.ClientUID {
+	if user, group := security.RunAsUser, security.RunAsGroup; user == nil || *user != brokerapi.ClientUID ||
+		group == nil || *group != brokerapi.ClientUID {
 		t.Errorf("virt-handler does not run as user and group %d, whose requests virt-broker accepts", brokerapi.ClientUID)
 	}
 	want := brokerapi.SocketDir("/var/lib/kubelet")
@@ -158,10 +160,12 @@ func TestTheHalvesOfTheAgentMeet(t *testing.T) {
 			if name == "virt-broker" {
 				dir = filepath.Dir(brokerapi.Program(pod.Containers[i].Name).Socket(want))
 			}
-			if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == dir }) {
+			if !slices.ContainsFunc(pod.Volumes,
+				func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == dir }) {
 				t.Errorf("%s does not have %s", name, dir)
 			}
-			if !slices.ContainsFunc(pod.Containers[i].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir }) {
+			if !slices.ContainsFunc(pod.Containers[i].VolumeMounts,
+				func(m corev1.VolumeMount) bool { return m.MountPath == dir }) {
 				t.Errorf("%s of %s does not mount %s", pod.Containers[i].Name, name, dir)
 			}
 		}
@@ -179,7 +183,8 @@ func TestSecurityNamesEveryRight(t *testing.T) {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
 					word := regexp.MustCompile(`\b` + verb + `\b`)
-					if !slices.ContainsFunc(rows, func(row string) bool { return strings.Contains(row, wordOf(resource)) && word.MatchString(row) }) {
+					if !slices.ContainsFunc(rows,
+						func(row string) bool { return strings.Contains(row, wordOf(resource)) && word.MatchString(row) }) {
 						t.Errorf("SECURITY.md gives no reason for the right of %s to %s %s", process, verb, resource)
 					}
 				}

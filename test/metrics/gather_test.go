@@ -47,13 +47,15 @@ func yes() bool { return true }
 var gathered = sync.OnceValues(func() ([]*dto.MetricFamily, error) {
 	syncs := &metrics.Syncs{Exists: func(context.Context, types.NamespacedName) bool { return true }}
 	collectors := []prometheus.Collector{
-		syncs, controllerCollector(), agentCollector(), waitingCollector(), migrate.NewTransfers(migrate.Options{}).Metrics("node"),
+		syncs, controllerCollector(), agentCollector(), waitingCollector(),
+		migrate.NewTransfers(migrate.Options{}).Metrics("node"),
 		&guestmetrics.PanicCollector{Counts: func() map[types.NamespacedName]uint64 {
 			return map[types.NamespacedName]uint64{{Namespace: "ns", Name: "vm"}: 1}
 		}},
 	}
 	for _, list := range [][]prometheus.Collector{
-		monitoring.Process(yes, yes, yes), monitoring.NewTransitions(nil).Collectors(), guestmetrics.Node("node", []string{"pc-1.0"}, yes, yes), stream.Collectors(yes),
+		monitoring.Process(yes, yes, yes), monitoring.NewTransitions(nil).Collectors(),
+		guestmetrics.Node("node", []string{"pc-1.0"}, yes, yes), stream.Collectors(yes),
 	} {
 		collectors = append(collectors, list...)
 	}
@@ -94,7 +96,8 @@ func useClient() {
 
 // useQueue reconciles a VMI through a work queue.
 func useQueue(syncs *metrics.Syncs) {
-	queue := workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request](),
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.DefaultTypedControllerRateLimiter[reconcile.Request](),
 		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: "virtualmachineinstance"})
 	defer queue.ShutDown()
 	queue.AddRateLimited(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "vm"}})
@@ -123,8 +126,8 @@ func touch(c prometheus.Collector) {
 	reflect.ValueOf(c).MethodByName("WithLabelValues").Call(in)
 }
 
-// described returns the metrics that collectors describe and have no sample of: those of migrations, which only a transfer has. Their
-// type follows from their name, and internal/agent/migrate compares it.
+// described returns the metrics that collectors describe and have no sample of: those of migrations, which only a
+// transfer has. Their type follows from their name, and internal/agent/migrate compares it.
 func described(collectors []prometheus.Collector, families []*dto.MetricFamily) []*dto.MetricFamily {
 	known := map[string]bool{}
 	for _, family := range families {
@@ -166,13 +169,15 @@ func (world) List(_ context.Context, list client.ObjectList, _ ...client.ListOpt
 		}}}
 	case *v1.VirtualMachineList:
 		list.Items = []v1.VirtualMachine{*builder.MakeVM("vm").Namespace("ns").Label("app", "web").
-			Template(builder.MakeVMI("").Masquerade().PVC("root", "claim").Guest("1Gi").Limit(corev1.ResourceMemory, "2Gi")).Obj()}
+			Template(builder.MakeVMI("").Masquerade().PVC("root", "claim").Guest("1Gi").Limit(corev1.ResourceMemory,
+				"2Gi")).Obj()}
 	case *v1.VirtualMachineInstanceList:
-		list.Items = []v1.VirtualMachineInstance{*builder.MakeVMI("vm").Namespace("ns").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Status.Phase, vmi.Status.NodeName = v1.Running, "node"
-			vmi.Status.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.1"}}
-			vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: &now, EndTimestamp: &now}
-		}).Obj()}
+		list.Items = []v1.VirtualMachineInstance{*builder.MakeVMI("vm").Namespace("ns").Masquerade().With(
+			func(vmi *v1.VirtualMachineInstance) {
+				vmi.Status.Phase, vmi.Status.NodeName = v1.Running, "node"
+				vmi.Status.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.1"}}
+				vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: &now, EndTimestamp: &now}
+			}).Obj()}
 	case *v1.VirtualMachineInstanceMigrationList:
 		list.Items = []v1.VirtualMachineInstanceMigration{
 			*builder.MakeMigration("good", "vm").Namespace("ns").Phase(v1.MigrationSucceeded, now.Time).Obj(),
@@ -193,13 +198,15 @@ func (world) List(_ context.Context, list client.ObjectList, _ ...client.ListOpt
 func controllerCollector() prometheus.Collector {
 	leading := make(chan struct{})
 	close(leading)
-	return &monitoring.Collector{Reader: world{}, Elected: leading, Config: clusterconfig.Default, Labels: monitoring.Labels(metrics.NewLabelFilter())}
+	return &monitoring.Collector{Reader: world{}, Elected: leading, Config: clusterconfig.Default,
+		Labels: monitoring.Labels(metrics.NewLabelFilter())}
 }
 
 // waitingCollector returns the collector of an agent with a guest that waits for everything.
 func waitingCollector() prometheus.Collector {
 	return &guestmetrics.WaitingCollector{Node: "node", Clock: clock.RealClock{}, Guests: func() []guestmetrics.Waiting {
-		return []guestmetrics.Waiting{{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, Thaw: time.Unix(1000, 0), Owner: true}}
+		return []guestmetrics.Waiting{{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, Thaw: time.Unix(1000, 0),
+			Owner: true}}
 	}}
 }
 
@@ -207,13 +214,16 @@ func waitingCollector() prometheus.Collector {
 func agentCollector() prometheus.Collector {
 	guest := &guestmetrics.Guest{
 		Pod:    hypervisor.PodRef{UID: "pod", VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}},
-		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"}, Affinity: 1, VCPUs: 1,
+		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"},
+		Disks: map[string]string{"vda": "root"}, Affinity: 1, VCPUs: 1,
 	}
 	return guestmetrics.New(guestmetrics.Options{
-		Node: "node", Guests: func() []*guestmetrics.Guest { return []*guestmetrics.Guest{guest} }, Labels: metrics.NewLabelFilter(),
-		Read: func(context.Context, *guestmetrics.Guest, bool) (*hypervisor.Stats, error) { return everything(), nil },
+		Node: "node", Guests: func() []*guestmetrics.Guest { return []*guestmetrics.Guest{guest} },
+		Labels: metrics.NewLabelFilter(),
+		Read:   func(context.Context, *guestmetrics.Guest, bool) (*hypervisor.Stats, error) { return everything(), nil },
 		Usage: func(*guestmetrics.Guest) *hypervisor.GuestUsage {
-			u := hypervisor.NewGuestUsage(time.Now(), []hypervisor.GuestFilesystem{{Name: "vda1", Mountpoint: "/", Type: "ext4"}})
+			u := hypervisor.NewGuestUsage(time.Now(),
+				[]hypervisor.GuestFilesystem{{Name: "vda1", Mountpoint: "/", Type: "ext4"}})
 			u.Load = &[3]float64{}
 			return u
 		},

@@ -143,7 +143,9 @@ func table(t *testing.T, prefix string, rows []row) string {
 
 // The page has a row for each metric.
 func TestPage(t *testing.T) {
-	table := table(t, prefix, list(t)) + "\nKubeVirt does not have these, on which [alerts](alerts.md#alerts-of-vireo) depend:\n\n" + table(t, ownPrefix, read(t, "own.tsv"))
+	table := table(t, prefix, list(t)) +
+		"\nKubeVirt does not have these, on which [alerts](alerts.md#alerts-of-vireo) depend:\n\n" +
+		table(t, ownPrefix, read(t, "own.tsv"))
 	path := filepath.Join(root, "docs", "metrics.md")
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -188,7 +190,8 @@ func TestMigrationPage(t *testing.T) {
 	}
 	want := map[string]bool{}
 	for _, r := range list(t) {
-		if name, ok := strings.CutPrefix(r.name, "vmi_"); ok && (strings.HasPrefix(name, "migration") || name == "number_of_outdated") {
+		if name, ok := strings.CutPrefix(r.name, "vmi_"); ok &&
+			(strings.HasPrefix(name, "migration") || name == "number_of_outdated") {
 			want[name] = true
 		}
 	}

@@ -16,8 +16,8 @@ type Add[W comparable] func(name string, fault bool, after W)
 type Explored[W comparable] struct {
 	// States are the states, nearest first.
 	States []W
-	// Violation describes a safety property that At violates. Empty if no state violates one; otherwise States has only those
-	// that were found before.
+	// Violation describes a safety property that At violates. Empty if no state violates one; otherwise States has only
+	// those that were found before.
 	Violation string
 	At        W
 

@@ -84,7 +84,9 @@ func (c *Collector) Close() error {
 }
 
 // Export implements the service of OTLP.
-func (c *Collector) Export(ctx context.Context, request *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+func (c *Collector) Export(
+	ctx context.Context, request *collectorv1.ExportTraceServiceRequest,
+) (*collectorv1.ExportTraceServiceResponse, error) {
 	c.receive(ctx, request)
 	if c.hang != nil {
 		<-c.hang
@@ -128,8 +130,9 @@ func (c *Collector) Spans() []Span {
 	return slices.Clone(c.spans)
 }
 
-// Tree returns the received spans of a trace as lines, each indented by its depth and in the order of their starts: an ended parent
-// is before its children. It fails if a span has a parent that was not received, or if a span was received twice.
+// Tree returns the received spans of a trace as lines, each indented by its depth and in the order of their starts: an
+// ended parent is before its children. It fails if a span has a parent that was not received, or if a span was received
+// twice.
 func Tree(spans []Span) ([]string, error) {
 	byID, children := map[string]Span{}, map[string][]Span{}
 	for i := range spans {
@@ -164,8 +167,9 @@ func Tree(spans []Span) ([]string, error) {
 func read(service string, s *tracev1.Span) Span {
 	out := Span{
 		Service: service, Name: s.GetName(), Attributes: values(s.GetAttributes()),
-		Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
-		Start: nanoseconds(s.GetStartTimeUnixNano()), End: nanoseconds(s.GetEndTimeUnixNano()),
+		Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()),
+		Parent: hex.EncodeToString(s.GetParentSpanId()),
+		Start:  nanoseconds(s.GetStartTimeUnixNano()), End: nanoseconds(s.GetEndTimeUnixNano()),
 		Error: s.GetStatus().GetMessage(), Failed: s.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
 	}
 	for _, link := range s.GetLinks() {

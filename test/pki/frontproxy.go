@@ -18,8 +18,8 @@ import (
 // FrontProxyName is the common name of the front proxy's client certificate.
 const FrontProxyName = "front-proxy-client"
 
-// FrontProxy configures the aggregation layer of an API server that is not started yet, with a certificate in dir. It returns the
-// CA of the front proxy.
+// FrontProxy configures the aggregation layer of an API server that is not started yet, with a certificate in dir. It
+// returns the CA of the front proxy.
 func FrontProxy(t TB, env *envtest.Environment, dir string) *Authority {
 	t.Helper()
 	a := New(t)

@@ -55,7 +55,8 @@ func Of(pod types.UID) ([]Process, error) {
 	return found, nil
 }
 
-// Oldest returns the process of a program that was started first, or nil. A probe may be another process of the same program.
+// Oldest returns the process of a program that was started first, or nil. A probe may be another process of the same
+// program.
 func Oldest(all []Process, program string) *Process {
 	var first *Process
 	for i := range all {
@@ -74,7 +75,8 @@ func (p *Process) startedBefore(other *Process) bool {
 	return p.Start < other.Start
 }
 
-// names reports whether a process's cgroups are those of a Pod. Drivers of cgroups write the UID with dashes or underscores.
+// names reports whether a process's cgroups are those of a Pod. Drivers of cgroups write the UID with dashes or
+// underscores.
 func names(cgroup []byte, pod types.UID) bool {
 	uid := string(pod)
 	return bytes.Contains(cgroup, []byte(uid)) || bytes.Contains(cgroup, []byte(strings.ReplaceAll(uid, "-", "_")))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package prometheus reads the dashboards. Its tests check the rules and dashboards with Prometheus' own tool, and that each alert has a
-// runbook.
+// Package prometheus reads the dashboards. Its tests check the rules and dashboards with Prometheus' own tool, and that
+// each alert has a runbook.
 package prometheus
 
 import (

@@ -67,7 +67,8 @@ func TestDashboardsAreValid(t *testing.T) {
 			t.Error(err)
 		}
 		for _, q := range queries {
-			group.Rules = append(group.Rules, rules.Rule{Record: "query", Expr: q.Expr, Labels: map[string]string{"panel": q.Panel, "expr": q.Expr}})
+			group.Rules = append(group.Rules,
+				rules.Rule{Record: "query", Expr: q.Expr, Labels: map[string]string{"panel": q.Panel, "expr": q.Expr}})
 		}
 		write(t, rules.File{Groups: []rules.Group{group}}, directory, "queries.yaml")
 		promtool(t, directory, "check", "rules", "--lint=none", "queries.yaml")

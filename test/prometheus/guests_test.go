@@ -29,7 +29,8 @@ func lifecycleScenarios() []scenario {
 	migrations["kubevirt_vmi_migration_succeeded{namespace='ns', vmi='demo', vmim='m11'}"] = "_x12 1x40"
 	return []scenario{
 		{alert: "VMCannotBeEvicted", silent: []string{"5m", "12m"}, firing: "7m", labels: named,
-			description: "VMI ns/demo on node a delays a drain: its eviction strategy requires a migration.", series: map[string]string{
+			description: "VMI ns/demo on node a delays a drain: its eviction strategy requires a migration.",
+			series: map[string]string{
 				demo("kubevirt_vmi_non_evictable", ""): "0x4 1x5 0x10", demo("kubevirt_vmi_info", ", phase='running'"): "1x20",
 			}},
 		{alert: "VMCannotBeEvicted", silent: []string{"7m"}, series: map[string]string{
@@ -44,7 +45,8 @@ func lifecycleScenarios() []scenario {
 				"kubevirt_vmi_number_of_outdated{pod='virt-controller-2'}": "_x120 3x199 0x60",
 			}},
 		{alert: "VirtualMachineStuckInUnhealthyState", silent: []string{"9m", "26m"}, firing: "11m", labels: stuck,
-			description: "VM ns/demo is in the state starting.", series: map[string]string{vm("starting", "starting"): "1x20 _x10"}},
+			description: "VM ns/demo is in the state starting.",
+			series:      map[string]string{vm("starting", "starting"): "1x20 _x10"}},
 		{alert: "VirtualMachineStuckInUnhealthyState", silent: []string{"11m"}, series: map[string]string{
 			vm("starting", "starting"): "1x20", demo("kubevirt_vmi_info", ", phase='scheduling'"): "1x20",
 		}},
@@ -90,7 +92,8 @@ func guestScenarios() []scenario {
 	}
 	space := func(kind, values string) map[string]string {
 		more := ", disk_name='vda1', mount_point='/', file_system_type='" + kind + "'"
-		return map[string]string{demo("kubevirt_vmi_filesystem_used_bytes", more): values, demo("kubevirt_vmi_filesystem_capacity_bytes", more): "200x40"}
+		return map[string]string{demo("kubevirt_vmi_filesystem_used_bytes", more): values,
+			demo("kubevirt_vmi_filesystem_capacity_bytes", more): "200x40"}
 	}
 	onDisk := maps.Clone(named)
 	onDisk["disk_name"], onDisk["mount_point"], onDisk["file_system_type"] = "vda1", "/", "ext4"
@@ -122,7 +125,8 @@ func guestScenarios() []scenario {
 		{alert: full, severity: "critical", silent: []string{"11m"}, series: space("squashfs", "200x20")},
 		{alert: full, severity: "critical", firing: "6m", labels: hostile,
 			series: map[string]string{
-				demo("kubevirt_vmi_filesystem_used_bytes", inHostile): "196x20", demo("kubevirt_vmi_filesystem_capacity_bytes", inHostile): "200x20",
+				demo("kubevirt_vmi_filesystem_used_bytes", inHostile):     "196x20",
+				demo("kubevirt_vmi_filesystem_capacity_bytes", inHostile): "200x20",
 			},
 			description: `In VMI ns/demo, 98 % of file system C:\Dåta-1 ?a href??x??? is used (disk ??https://x.y?).`},
 	}
@@ -199,7 +203,9 @@ func recordings() map[string]any {
 		series = append(series, map[string]any{"series": name, "values": samples})
 	}
 	expect := func(expr string, value float64) {
-		expected = append(expected, map[string]any{"expr": expr, "eval_time": "35m", "exp_samples": []any{map[string]any{"labels": "{}", "value": value}}})
+		expected = append(expected,
+			map[string]any{"expr": expr, "eval_time": "35m",
+				"exp_samples": []any{map[string]any{"labels": "{}", "value": value}}})
 	}
 	for name, value := range values {
 		expect("round(sum("+name+"), 0.001)", value)
@@ -211,5 +217,6 @@ func recordings() map[string]any {
 		}
 		seen[rule.Record] = true
 	}
-	return map[string]any{"name": "recording rules", "interval": "1m", "input_series": series, "promql_expr_test": expected}
+	return map[string]any{"name": "recording rules", "interval": "1m", "input_series": series,
+		"promql_expr_test": expected}
 }

@@ -12,8 +12,9 @@ func ownScenarios() []scenario {
 			description: "The authority in Secret kubevirt-virt-api-client-ca has no successor, or cannot sign." +
 				" When it expires, components cannot connect to each other.", series: map[string]string{
 				// Another virt-controller becomes the leader meanwhile.
-				authority: "0x4 1x3 _x20", "vireo_authority_renewal_overdue{secret='kubevirt-virt-api-client-ca', pod='virt-controller-2'}": "_x9 1x14 0x9",
-				"vireo_authority_renewal_overdue{secret='kubevirt-controller-certs', pod='virt-controller-1'}": "0x40",
+				authority: "0x4 1x3 _x20",
+				"vireo_authority_renewal_overdue{secret='kubevirt-virt-api-client-ca', pod='virt-controller-2'}": "_x9 1x14 0x9",
+				"vireo_authority_renewal_overdue{secret='kubevirt-controller-certs', pod='virt-controller-1'}":   "0x40",
 			}},
 		// It is renewed at once, late.
 		{alert: "VireoAuthorityNotRenewed", silent: []string{"8m", "20m"}, series: map[string]string{authority: "0x4 1x3 0x20"}},

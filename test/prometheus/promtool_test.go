@@ -54,7 +54,8 @@ func TestRulesAreValid(t *testing.T) {
 func TestAlertsFireAndResolve(t *testing.T) {
 	directory := t.TempDir()
 	write(t, installed, directory, "rules.yaml")
-	// Rules are evaluated until the last time of a scenario. Those that last for a day are evaluated less often, because that takes long.
+	// Rules are evaluated until the last time of a scenario. Those that last for a day are evaluated less often, because
+	// that takes long.
 	tests := map[string][]map[string]any{"1m": {recordings()}}
 	for _, scenario := range scenarios() {
 		interval := "1m"

@@ -104,17 +104,23 @@ func componentScenarios() []scenario {
 			scenario{alert: c.title + "Down", series: map[string]string{of("kube_pod_status_phase", 1, running): goesBad},
 				silent: []string{"14m", "26m"}, firing: "16m"},
 			// Without kube-state-metrics.
-			scenario{alert: c.title + "Down", series: map[string]string{of("up", 1, ""): goesBad}, silent: []string{"14m", "26m"}, firing: "16m"},
+			scenario{alert: c.title + "Down", series: map[string]string{of("up", 1, ""): goesBad},
+				silent: []string{"14m", "26m"}, firing: "16m"},
 			scenario{alert: "NoReady" + c.title, silent: []string{"14m", "26m"}, firing: "16m", series: map[string]string{
-				of("kube_pod_status_phase", 1, running): "1x40", of("kube_pod_status_ready", 1, condition): "1x40", of(ready, 1, ""): goesBad,
+				of("kube_pod_status_phase", 1, running): "1x40", of("kube_pod_status_ready", 1, condition): "1x40",
+				of(ready, 1, ""): goesBad,
 			}},
-			scenario{alert: "NoReady" + c.title, series: map[string]string{of(ready, 1, ""): goesBad}, silent: []string{"14m", "26m"}, firing: "16m"},
+			scenario{alert: "NoReady" + c.title, series: map[string]string{of(ready, 1, ""): goesBad},
+				silent: []string{"14m", "26m"}, firing: "16m"},
 			scenario{alert: c.lowReady, silent: []string{"14m", "26m"}, firing: "16m", series: map[string]string{
-				of("kube_pod_status_phase", 1, running): "1x40", of("kube_pod_status_ready", 1, condition): "1x40", of(ready, 1, ""): "1x40",
-				of("kube_pod_status_phase", 2, running): "1x40", of("kube_pod_status_ready", 2, condition): goesBad, of(ready, 2, ""): "1x40",
+				of("kube_pod_status_phase", 1, running): "1x40", of("kube_pod_status_ready", 1, condition): "1x40",
+				of(ready, 1, ""):                        "1x40",
+				of("kube_pod_status_phase", 2, running): "1x40", of("kube_pod_status_ready", 2, condition): goesBad,
+				of(ready, 2, ""): "1x40",
 			}},
 			// None is ready: that is another alert.
-			scenario{alert: c.lowReady, silent: []string{"16m"}, series: map[string]string{of("up", 1, ""): "1x40", of(ready, 1, ""): "0x40"}},
+			scenario{alert: c.lowReady, silent: []string{"16m"},
+				series: map[string]string{of("up", 1, ""): "1x40", of(ready, 1, ""): "0x40"}},
 			// Without kube-state-metrics, a Pod counts while it is scraped.
 			scenario{alert: c.lowReady, silent: []string{"14m", "26m"}, firing: "16m", series: map[string]string{
 				of("up", 1, ""): "1x40", of(ready, 1, ""): "1x40", of("up", 2, ""): "1x40", of(ready, 2, ""): goesBad,
@@ -163,7 +169,8 @@ func nodeScenarios() []scenario {
 		}
 		return series
 	}
-	emulation := map[string]string{"kubevirt_configuration_emulation_enabled{namespace='kubevirt', pod='virt-controller-1'}": "1x20"}
+	emulation := map[string]string{
+		"kubevirt_configuration_emulation_enabled{namespace='kubevirt', pod='virt-controller-1'}": "1x20"}
 	labeled := "kube_node_labels{node='a', label_kubevirt_io_schedulable='true'}"
 	return []scenario{
 		{alert: "LowKVMNodesCount", silent: []string{"4m", "12m"}, firing: "6m", series: world("110x20", "0x9 110x10", nil),
@@ -199,7 +206,8 @@ func nodeScenarios() []scenario {
 			}},
 		{alert: "KubeVirtDeprecatedAPIRequested", silent: []string{"11m", "40m"}, firing: "15m",
 			labels:      map[string]string{"group": "kubevirt.io", "version": "v1alpha3", "resource": "virtualmachines"},
-			description: "In the last ten minutes, a client used virtualmachines.kubevirt.io/v1alpha3, which is deprecated.", series: map[string]string{
+			description: "In the last ten minutes, a client used virtualmachines.kubevirt.io/v1alpha3, which is deprecated.",
+			series: map[string]string{
 				"apiserver_requested_deprecated_apis{group='kubevirt.io', version='v1alpha3', resource='virtualmachines'}":  "1x60",
 				"apiserver_request_total{group='kubevirt.io', version='v1alpha3', resource='virtualmachines', verb='GET'}":  "0x11 5x50",
 				"apiserver_request_total{group='kubevirt.io', version='v1alpha3', resource='virtualmachines', verb='LIST'}": "0+5x60",

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Nearest is a quantile of a sample by its nearest rank, or 0 if there is no sample: of ten values, the 0.95 quantile is the highest.
+// Nearest is a quantile of a sample by its nearest rank, or 0 if there is no sample: of ten values, the 0.95 quantile
+// is the highest.
 func Nearest(sample []float64, q float64) float64 {
 	if len(sample) == 0 {
 		return 0

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// AuditPolicy is an audit policy for an API server, which logs the metadata of each request for a resource. No role of a component allows
-// a non-resource URL.
+// AuditPolicy is an audit policy for an API server, which logs the metadata of each request for a resource. No role of
+// a component allows a non-resource URL.
 const AuditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -58,8 +58,8 @@ func NewAudit(env *envtest.Environment, dir string) (*Audit, error) {
 	return a, nil
 }
 
-// AuditTest calls NewAudit, and Check when the test ends, for a test that is a suite by itself. Call it before the API server is
-// started, and stop the API server in a Cleanup of the test.
+// AuditTest calls NewAudit, and Check when the test ends, for a test that is a suite by itself. Call it before the API
+// server is started, and stop the API server in a Cleanup of the test.
 func AuditTest(t testing.TB, env *envtest.Environment, root, suite string) {
 	t.Helper()
 	a, err := NewAudit(env, t.TempDir())
@@ -73,9 +73,9 @@ func AuditTest(t testing.TB, env *envtest.Environment, root, suite string) {
 	})
 }
 
-// Check returns an error for each denied request of a component, and for each right that suites.yaml assigns to this suite and
-// the suite did not use. Unused rights are checked only if all tests of the suite have run. Call it after the API server has
-// stopped.
+// Check returns an error for each denied request of a component, and for each right that suites.yaml assigns to this
+// suite and the suite did not use. Unused rights are checked only if all tests of the suite have run. Call it after the
+// API server has stopped.
 func (a *Audit) Check(root, suite string, passed bool) error {
 	shipped, err := Read(root)
 	if err != nil {
@@ -98,7 +98,8 @@ func (a *Audit) Check(root, suite string, passed bool) error {
 	}
 	for _, r := range shipped.rights() {
 		if table.suiteOf(r) == suite && !seen.uses(r) {
-			errs = append(errs, fmt.Errorf("a right is not used: %s of %s, which suites.yaml assigns to %s: remove it, or name the suite that uses it",
+			errs = append(errs, fmt.Errorf(
+				"a right is not used: %s of %s, which suites.yaml assigns to %s: remove it, or name the suite that uses it",
 				r, r.role, suite))
 		}
 	}
@@ -110,8 +111,8 @@ var selectionFlags = []string{
 	"test.run", "test.skip", "ginkgo.focus", "ginkgo.skip", "ginkgo.focus-file", "ginkgo.skip-file", "ginkgo.label-filter",
 }
 
-// partial reports whether only a part of the suite runs. It checks which flags are set, since the values of Ginkgo's flags cannot
-// be read.
+// partial reports whether only a part of the suite runs. It checks which flags are set, since the values of Ginkgo's
+// flags cannot be read.
 func partial(flags *flag.FlagSet) bool {
 	found := false
 	flags.Visit(func(f *flag.Flag) { found = found || slices.Contains(selectionFlags, f.Name) })
@@ -165,10 +166,13 @@ func (s *seen) add(event *auditv1.Event) {
 	if !isComponent(user.Username) || slices.Contains(user.Groups, "system:masters") || event.ObjectRef == nil {
 		return
 	}
-	resource := qualified(event.ObjectRef.APIGroup, strings.TrimSuffix(event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource, "/"))
-	allowed := request{user: user.Username, verb: event.Verb, resource: resource, namespace: event.ObjectRef.Namespace, name: event.ObjectRef.Name}
+	resource := qualified(event.ObjectRef.APIGroup,
+		strings.TrimSuffix(event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource, "/"))
+	allowed := request{user: user.Username, verb: event.Verb, resource: resource, namespace: event.ObjectRef.Namespace,
+		name: event.ObjectRef.Name}
 	if isDenied(event) {
-		s.denied = append(s.denied, fmt.Sprintf("%s may not %s %s in namespace %q", user.Username, allowed.verb, resource, allowed.namespace))
+		s.denied = append(s.denied,
+			fmt.Sprintf("%s may not %s %s in namespace %q", user.Username, allowed.verb, resource, allowed.namespace))
 		return
 	}
 	s.requests[allowed] = true
@@ -181,7 +185,8 @@ func (s *seen) add(event *auditv1.Event) {
 }
 
 func isComponent(user string) bool {
-	return slices.ContainsFunc([]Account{Controller, Handler, API, ExportProxy}, func(a Account) bool { return a.User() == user })
+	return slices.ContainsFunc([]Account{Controller, Handler, API, ExportProxy},
+		func(a Account) bool { return a.User() == user })
 }
 
 // isDenied reports whether RBAC denied a request. It is false for requests that policies and quotas reject.
@@ -205,7 +210,8 @@ func (s *seen) uses(r right) bool {
 		return false
 	}
 	for used := range s.requests {
-		if used.user == r.user && used.verb == r.verb && used.resource == r.resource && (r.name == "" || r.name == used.name) &&
+		if used.user == r.user && used.verb == r.verb && used.resource == r.resource &&
+			(r.name == "" || r.name == used.name) &&
 			(!r.allNamespaces || used.namespace != Namespace) {
 			return true
 		}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rights lets tests run a component with the roles of config/rbac instead of those of a cluster administrator, so that a
-// missing permission fails a test. A right is one verb on one resource.
+// Package rights lets tests run a component with the roles of config/rbac instead of those of a cluster administrator,
+// so that a missing permission fails a test. A right is one verb on one resource.
 package rights
 
 import (
@@ -52,7 +52,8 @@ const (
 // User returns the user name of the account.
 func (a Account) User() string { return serviceaccount.MakeUsername(Namespace, string(a)) }
 
-// Impersonate returns a client configuration that impersonates the account, with extra attributes like those of a token.
+// Impersonate returns a client configuration that impersonates the account, with extra attributes like those of a
+// token.
 func (a Account) Impersonate(admin *rest.Config, extra map[string][]string) *rest.Config {
 	config := rest.CopyConfig(admin)
 	config.Impersonate = rest.ImpersonationConfig{
@@ -66,14 +67,18 @@ func (a Account) ImpersonateOn(admin *rest.Config, node string) *rest.Config {
 	return a.Impersonate(admin, map[string][]string{serviceaccount.NodeNameKey: {node}})
 }
 
-// OnNode returns a client configuration with a token that is bound to a Pod of the account on a node, and the Pod, which it
-// creates. Unlike with ImpersonateOn, the API server itself sets the attribute with the node. The Pod's address is 127.0.0.1.
-func (a Account) OnNode(ctx context.Context, config *rest.Config, admin client.Client, node string) (*rest.Config, *corev1.Pod, error) {
+// OnNode returns a client configuration with a token that is bound to a Pod of the account on a node, and the Pod,
+// which it creates. Unlike with ImpersonateOn, the API server itself sets the attribute with the node. The Pod's
+// address is 127.0.0.1.
+func (a Account) OnNode(
+	ctx context.Context, config *rest.Config, admin client.Client, node string,
+) (*rest.Config, *corev1.Pod, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: Namespace, Name: string(a) + "-" + node, Labels: map[string]string{v1.AppLabel: "virt-handler"},
 		},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: string(a), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: string(a),
+			Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	if err := admin.Create(ctx, pod); err != nil {
 		return nil, nil, err
@@ -181,8 +186,8 @@ func decode[T any](document []byte, into *[]T) error {
 	return nil
 }
 
-// Ship creates the install namespace and the objects of config/rbac, and returns when the roles are effective. root is the root
-// of the repository.
+// Ship creates the install namespace and the objects of config/rbac, and returns when the roles are effective. root is
+// the root of the repository.
 func Ship(ctx context.Context, root string, admin client.Client) (*Shipped, error) {
 	shipped, err := Read(root)
 	if err != nil {
@@ -251,7 +256,8 @@ func (s *Shipped) InstallIn(ctx context.Context, admin client.Client, namespace 
 		}
 		at := slices.IndexFunc(s.Roles, func(r rbacv1.Role) bool { return r.Name == binding.RoleRef.Name })
 		if at < 0 {
-			return fmt.Errorf("RoleBinding %s is of Role %s, which config/rbac does not have", binding.Name, binding.RoleRef.Name)
+			return fmt.Errorf("RoleBinding %s is of Role %s, which config/rbac does not have", binding.Name,
+				binding.RoleRef.Name)
 		}
 		if err := await(ctx, admin, binding.Subjects[0], namespace, s.Roles[at].Rules); err != nil {
 			return err
@@ -271,8 +277,8 @@ func CreateFile(ctx context.Context, admin client.Client, file string) error {
 	})
 }
 
-// RestrictAgents creates the admission policies for node agents and returns when they are effective. The API server does not
-// report that, so it sends requests until one is rejected.
+// RestrictAgents creates the admission policies for node agents and returns when they are effective. The API server
+// does not report that, so it sends requests until one is rejected.
 func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin client.Client) error {
 	if err := CreateFile(ctx, admin, filepath.Join(root, "config", "admission", "node-restriction.yaml")); err != nil {
 		return err
@@ -281,28 +287,32 @@ func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin
 	if err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, installTimeout, true, func(ctx context.Context) (bool, error) {
-		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "virt-handler.other-node"}}
-		err := agent.Create(ctx, foreign, client.DryRunAll)
-		switch {
-		case err == nil:
-			return false, nil
-		case strings.Contains(err.Error(), "kubevirt-node-restriction-agent"):
-			return true, nil
-		}
-		return false, err
-	})
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, installTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "virt-handler.other-node"}}
+			err := agent.Create(ctx, foreign, client.DryRunAll)
+			switch {
+			case err == nil:
+				return false, nil
+			case strings.Contains(err.Error(), "kubevirt-node-restriction-agent"):
+				return true, nil
+			}
+			return false, err
+		})
 	if err != nil {
 		return fmt.Errorf("the policies for node agents are not effective: %w", err)
 	}
 	return nil
 }
 
-// installTimeout is how long new roles and policies may take to be effective. The API server's caches usually need milliseconds.
+// installTimeout is how long new roles and policies may take to be effective. The API server's caches usually need
+// milliseconds.
 const installTimeout = time.Minute
 
 // await returns when the subject has the last right of a role. It sends SubjectAccessReviews.
-func await(ctx context.Context, admin client.Client, subject rbacv1.Subject, namespace string, rules []rbacv1.PolicyRule) error {
+func await(
+	ctx context.Context, admin client.Client, subject rbacv1.Subject, namespace string, rules []rbacv1.PolicyRule,
+) error {
 	last := rules[len(rules)-1]
 	attributes := &authorizationv1.ResourceAttributes{
 		Namespace: namespace, Verb: last.Verbs[0], Group: last.APIGroups[0], Resource: last.Resources[0],
@@ -310,13 +320,14 @@ func await(ctx context.Context, admin client.Client, subject rbacv1.Subject, nam
 	if len(last.ResourceNames) > 0 {
 		attributes.Name = last.ResourceNames[0]
 	}
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, installTimeout, true, func(ctx context.Context) (bool, error) {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: serviceaccount.MakeUsername(subject.Namespace, subject.Name), ResourceAttributes: attributes,
-		}}
-		err := admin.Create(ctx, review)
-		return review.Status.Allowed, err
-	})
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, installTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: serviceaccount.MakeUsername(subject.Namespace, subject.Name), ResourceAttributes: attributes,
+			}}
+			err := admin.Create(ctx, review)
+			return review.Status.Allowed, err
+		})
 	if err != nil {
 		return fmt.Errorf("the role of %s is not effective: %w", subject.Name, err)
 	}

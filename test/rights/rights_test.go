@@ -70,7 +70,8 @@ func TestControllerRoleContainsEveryAuthority(t *testing.T) {
 	} {
 		for _, verb := range want.verbs {
 			if got := named(want.resource, verb); !slices.Equal(got, want.names) {
-				t.Errorf("%s %s: the role names %q and package certificate has %q: change the marker and run make manifests", verb, want.resource, got, want.names)
+				t.Errorf("%s %s: the role names %q and package certificate has %q: change the marker and run make manifests", verb,
+					want.resource, got, want.names)
 			}
 		}
 	}
@@ -143,8 +144,10 @@ func expectSuite(t *testing.T, root, suite string) {
 func TestAuditLogIsComparedWithRights(t *testing.T) {
 	event := func(user, verb, group, resource, sub, namespace, name string, code int32, decision string) string {
 		e := auditv1.Event{
-			User: authenticationv1.UserInfo{Username: "admin"}, ImpersonatedUser: &authenticationv1.UserInfo{Username: user}, Verb: verb,
-			ObjectRef:      &auditv1.ObjectReference{APIGroup: group, Resource: resource, Subresource: sub, Namespace: namespace, Name: name},
+			User: authenticationv1.UserInfo{Username: "admin"}, ImpersonatedUser: &authenticationv1.UserInfo{Username: user},
+			Verb: verb,
+			ObjectRef: &auditv1.ObjectReference{APIGroup: group, Resource: resource, Subresource: sub, Namespace: namespace,
+				Name: name},
 			ResponseStatus: &metav1.Status{Code: code}, Annotations: map[string]string{decisionAnnotation: decision},
 		}
 		if decision == "allow" && code == http.StatusForbidden {

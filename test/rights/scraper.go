@@ -24,11 +24,13 @@ func ScraperToken(ctx context.Context, admin client.Client) (string, error) {
 	for _, object := range []client.Object{
 		account,
 		&rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
 		},
 		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: name}},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: name}},
 		},
 	} {
 		if err := admin.Create(ctx, object); err != nil {
@@ -46,8 +48,8 @@ func Scrape(ctx context.Context, port int, token string) error {
 	return err
 }
 
-// Get returns the body of a component's URL, or an error if the response code is not 200. It authenticates with a token, unless
-// that is empty, and does not verify the component's certificate, like KubeVirt's clients.
+// Get returns the body of a component's URL, or an error if the response code is not 200. It authenticates with a
+// token, unless that is empty, and does not verify the component's certificate, like KubeVirt's clients.
 func Get(ctx context.Context, url, token string) ([]byte, error) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer transport.CloseIdleConnections()

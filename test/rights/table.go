@@ -30,7 +30,8 @@ type uses struct {
 	Elsewhere []elsewhere `json:"elsewhere,omitempty"`
 }
 
-// elsewhere are rights that another suite uses, or no suite with an audit log. Several verbs of one object are separated by commas.
+// elsewhere are rights that another suite uses, or no suite with an audit log. Several verbs of one object are
+// separated by commas.
 type elsewhere struct {
 	Suite string `json:"suite,omitempty"`
 	// Reason is why no suite with an audit log uses the rights. Either Suite or Reason is set.
@@ -106,7 +107,8 @@ func (s *Shipped) rights() []right {
 	all := make([]right, 0, len(s.ClusterRoleBindings)+len(s.RoleBindings))
 	for i := range s.ClusterRoleBindings {
 		b := &s.ClusterRoleBindings[i]
-		all = append(all, rightsOf("ClusterRole", b.Name, b.Subjects[0], b.RoleRef.Name, rules["ClusterRole/"+b.RoleRef.Name])...)
+		all = append(all, rightsOf("ClusterRole", b.Name, b.Subjects[0], b.RoleRef.Name,
+			rules["ClusterRole/"+b.RoleRef.Name])...)
 	}
 	for i := range s.RoleBindings {
 		b := &s.RoleBindings[i]

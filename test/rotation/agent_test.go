@@ -37,8 +37,8 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// agent contains the parts of virt-handler that use certificates: its two servers, and its client of other agents. They run with
-// the service account of virt-handler on its node, and with fake hypervisors.
+// agent contains the parts of virt-handler that use certificates: its two servers, and its client of other agents. They
+// run with the service account of virt-handler on its node, and with fake hypervisors.
 type agent struct {
 	w                          *world
 	node                       string
@@ -126,7 +126,8 @@ func startAgent(w *world, node string) *agent {
 		return verify(state)
 	}
 	served, err := server.New(server.Options{
-		TLS: consoles, Node: node, Client: guests, Connections: connections{a.launchers}, Responses: hypervisor.NewResponseBudget(),
+		TLS: consoles, Node: node, Client: guests, Connections: connections{a.launchers},
+		Responses: hypervisor.NewResponseBudget(),
 	})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	listener, port := w.listen()

@@ -53,14 +53,16 @@ func startExport(w *world, log *livelog.Log) *exported {
 		_, _ = io.WriteString(rw, "exported "+r.URL.Path)
 	}))
 	exporter.TLS = &tls.Config{
-		MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return e.pair.Load(), nil },
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return e.pair.Load(), nil },
 	}
 	exporter.StartTLS()
 	w.t.Cleanup(exporter.Close)
 
 	claim := builder.MakePVC("data").Namespace(metav1.NamespaceDefault).Bound("1Gi").Obj()
 	status := claim.Status
-	e.export = &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "export"}}
+	e.export = &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+		Name: "export"}}
 	e.export.Spec.Source = corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: claim.Name}
 	e.export.Spec.TTLDuration = &metav1.Duration{Duration: 10 * rotations * w.lifetimes.CADuration}
 	w.create(claim, e.export)
@@ -70,22 +72,26 @@ func startExport(w *world, log *livelog.Log) *exported {
 	listener, port := w.listen()
 	e.proxyPort = port
 	options := &exportproxy.Options{
-		Address: "127.0.0.1", Port: port, Listener: listener, Namespace: rights.Namespace, TrustDirectory: w.trust, Clock: w.clock,
+		Address: "127.0.0.1", Port: port, Listener: listener, Namespace: rights.Namespace, TrustDirectory: w.trust,
+		Clock: w.clock,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, exporter.Listener.Addr().String())
 		},
 	}
 	account := rights.ExportProxy.Impersonate(w.config, nil)
-	w.background("virt-exportproxy", func(ctx context.Context) error { return exportproxy.Run(ctx, account, options, log) })
+	w.background("virt-exportproxy",
+		func(ctx context.Context) error { return exportproxy.Run(ctx, account, options, log) })
 	return e
 }
 
-// settle returns when the export is ready with what is trusted now. It does the parts of the kubelet and of the exporter's Pod.
+// settle returns when the export is ready with what is trusted now. It does the parts of the kubelet and of the
+// exporter's Pod.
 func (e *exported) settle() {
 	w := e.w
 	w.t.Helper()
 	ctx := context.Background()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.export.Namespace, Name: content.ServiceName(e.export.Name)}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.export.Namespace,
+		Name: content.ServiceName(e.export.Name)}}
 	secret := &corev1.Secret{}
 	w.g.Eventually(func(g Gomega) {
 		e.trigger(g)
@@ -101,7 +107,8 @@ func (e *exported) settle() {
 		authority := w.authority(g, certificate.Exporter)
 		g.Expect(e.export.Status.Links.Internal.Cert).To(Equal(string(authority.Bundle())))
 
-		g.Expect(w.client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Spec.Volumes[0].Secret.SecretName}, secret)).To(Succeed())
+		g.Expect(w.client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Spec.Volumes[0].Secret.SecretName},
+			secret)).To(Succeed())
 		pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 		g.Expect(err).NotTo(HaveOccurred())
 		// The Pod is replaced if its certificate expires soon, and one that lasts longer can be had.
@@ -111,15 +118,16 @@ func (e *exported) settle() {
 	}, timeout, "10ms").Should(Succeed())
 }
 
-// trigger triggers a reconciliation of the export: virt-controller's own requeues use the real clock. Of the metadata, only changes of the
-// owners do that.
+// trigger triggers a reconciliation of the export: virt-controller's own requeues use the real clock. Of the metadata,
+// only changes of the owners do that.
 func (e *exported) trigger(g Gomega) {
 	if time.Since(e.triggered) < triggerInterval {
 		return
 	}
 	e.triggered = time.Now()
 	patch := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"trigger","uid":%q}]}}`, e.triggered)
-	g.Expect(e.w.client.Patch(context.Background(), e.export.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	g.Expect(e.w.client.Patch(context.Background(), e.export.DeepCopy(),
+		client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 }
 
 // expectDownload downloads through virt-exportproxy, over a new connection.
@@ -127,7 +135,8 @@ func (e *exported) expectDownload() {
 	w := e.w
 	w.t.Helper()
 	outside := &http.Client{Transport: &http.Transport{TLSClientConfig: e.ingressTLS(), DisableKeepAlives: true}}
-	address := fmt.Sprintf("https://127.0.0.1:%d%s/volumes/data/disk.tar.gz", e.proxyPort, content.ProxyPath(e.export.Namespace, e.export.Name))
+	address := fmt.Sprintf("https://127.0.0.1:%d%s/volumes/data/disk.tar.gz", e.proxyPort,
+		content.ProxyPath(e.export.Namespace, e.export.Name))
 	w.g.Eventually(func(g Gomega) {
 		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, address, nil)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -146,7 +155,8 @@ func (e *exported) ingressTLS() *tls.Config {
 	pool := x509.NewCertPool()
 	e.w.g.Expect(pool.AppendCertsFromPEM(e.w.authority(e.w.g, certificate.ExportProxyServing).Bundle())).To(BeTrue())
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: content.ProxyService + "." + rights.Namespace + ".svc", Time: e.w.clock.Now,
+		MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: content.ProxyService + "." + rights.Namespace + ".svc",
+		Time: e.w.clock.Now,
 	}
 }
 

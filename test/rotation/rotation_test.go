@@ -46,7 +46,8 @@ const (
 )
 
 func TestConnectionsSurviveRotations(t *testing.T) {
-	// The step is shorter than the time between the renewal and the expiry of a certificate, which is at least a fifth of a day.
+	// The step is shorter than the time between the renewal and the expiry of a certificate, which is at least a fifth of
+	// a day.
 	w := newWorld(t, nil)
 	w.rotate(3 * time.Hour)
 }
@@ -76,7 +77,8 @@ func (w *world) rotate(step time.Duration) {
 	steps := 0
 	for ; !complete(seen); steps++ {
 		if maxSteps := int(rotations * w.lifetimes.CADuration / step); steps > maxSteps {
-			t.Fatalf("after %s not every certificate was replaced %d times: %v", time.Duration(steps)*step, rotations, counts(seen))
+			t.Fatalf("after %s not every certificate was replaced %d times: %v", time.Duration(steps)*step, rotations,
+				counts(seen))
 		}
 		path := w.webhookPath()
 		w.clock.Step(step)
@@ -99,15 +101,16 @@ func (w *world) rotate(step time.Duration) {
 	t.Logf("%s in %d steps: %v", time.Duration(steps)*step, steps, counts(seen))
 }
 
-// guest creates a VMI that runs on red and migrates to blue. virt-controller creates its Pod; the test does the parts of the
-// scheduler, the kubelet and the agent.
+// guest creates a VMI that runs on red and migrates to blue. virt-controller creates its Pod; the test does the parts
+// of the scheduler, the kubelet and the agent.
 func (w *world) guest() *v1.VirtualMachineInstance {
 	w.t.Helper()
 	ctx := context.Background()
 	vmi := builder.MakeVMI("guest").Namespace(metav1.NamespaceDefault).Obj()
 	w.create(vmi)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
-	w.g.Eventually(func() error { return w.client.Get(ctx, client.ObjectKeyFromObject(pod), pod) }, timeout, "10ms").Should(Succeed())
+	w.g.Eventually(func() error { return w.client.Get(ctx, client.ObjectKeyFromObject(pod), pod) }, timeout, "10ms").
+		Should(Succeed())
 	w.g.Expect(w.client.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 		ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: "red"},
 	})).To(Succeed())
@@ -134,7 +137,8 @@ func (w *world) guest() *v1.VirtualMachineInstance {
 	}
 	w.blue.incoming.vmi.Store(migrating)
 	w.blue.launchers.Launcher("target")
-	w.blue.targets.Put(migrationUID, peer.Target{Pod: hypervisor.PodRef{UID: "target"}, Address: "10.244.1.7", Domain: "<domain/>"})
+	w.blue.targets.Put(migrationUID,
+		peer.Target{Pod: hypervisor.PodRef{UID: "target"}, Address: "10.244.1.7", Domain: "<domain/>"})
 	return migrating
 }
 
@@ -151,7 +155,8 @@ func (w *world) settle() {
 	}, timeout, "10ms").Should(Succeed())
 	w.publish()
 	w.g.Eventually(func(g Gomega) {
-		g.Expect(w.apiServiceBundle(g)).To(Equal(w.authority(g, certificate.APIServing).Bundle()), "the caBundle of the APIService")
+		g.Expect(w.apiServiceBundle(g)).To(Equal(w.authority(g, certificate.APIServing).Bundle()),
+			"the caBundle of the APIService")
 		w.sendRequests(g)
 		for name, leaf := range w.leaves() {
 			g.Expect(leaf).NotTo(BeNil(), name)
@@ -166,7 +171,8 @@ func (w *world) leaves() map[string]*x509.Certificate {
 		"virt-api, client": w.red.lastCaller(), "webhooks": w.webhookLeaf(), "virt-exportproxy, serving": w.exported.proxyLeaf(),
 	}
 	for _, a := range []*agent{w.red, w.blue} {
-		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration, "backup": a.backup} {
+		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration,
+			"backup": a.backup} {
 			if pair := source.Current(); pair != nil {
 				leaves[a.node+", "+name] = pair.Leaf
 			} else {
@@ -230,7 +236,8 @@ func counts(seen map[string]map[string]bool) map[string]int {
 func (w *world) apiServiceBundle(g Gomega) []byte {
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(manifests.APIServiceKind)
-	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Name: "v1.subresources.kubevirt.io"}, service)).To(Succeed())
+	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Name: "v1.subresources.kubevirt.io"}, service)).
+		To(Succeed())
 	encoded, _, err := unstructured.NestedString(service.Object, "spec", "caBundle")
 	g.Expect(err).NotTo(HaveOccurred())
 	bundle, err := base64.StdEncoding.DecodeString(encoded)
@@ -283,7 +290,8 @@ func (w *world) expectHealthy() {
 	w.t.Helper()
 	w.g.Eventually(func(g Gomega) {
 		kv := &v1.KubeVirt{}
-		g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: "kubevirt"}, kv)).To(Succeed())
+		g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: "kubevirt"}, kv)).
+			To(Succeed())
 		response, err := w.front(g).Get(fmt.Sprintf("https://127.0.0.1:%d/healthz", w.apiPort))
 		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = response.Body.Close() }()
@@ -297,7 +305,8 @@ func (w *world) expectHealthy() {
 func (w *world) stream(vmi *v1.VirtualMachineInstance, verb string) *websocket.Conn {
 	w.t.Helper()
 	path := "namespaces/" + vmi.Namespace + "/virtualmachineinstances/" + vmi.Name + "/" + verb
-	options := &websocket.DialOptions{HTTPClient: w.front(w.g), HTTPHeader: asAdmin(), Subprotocols: []string{"plain.kubevirt.io"}}
+	options := &websocket.DialOptions{HTTPClient: w.front(w.g), HTTPHeader: asAdmin(),
+		Subprotocols: []string{"plain.kubevirt.io"}}
 	socket, response, err := websocket.Dial(w.t.Context(), w.url(path), options) //nolint:bodyclose // the library closes it
 	if err != nil && response != nil {
 		body, _ := io.ReadAll(response.Body)
@@ -331,9 +340,8 @@ func expectEcho(g Gomega, conn net.Conn, message []byte) {
 	g.Expect(got).To(Equal(message))
 }
 
-// ping returns a keepalive message of libvirt, which has program "keep" and no body, and which the tunnel forwards in both
-// directions.
-// Source: libvirt src/rpc/virkeepaliveprotocol.x.
+// ping returns a keepalive message of libvirt, which has program "keep" and no body, and which the tunnel forwards in
+// both directions. Source: libvirt src/rpc/virkeepaliveprotocol.x.
 func ping() []byte {
 	const program, version, procedure, message = 0x6b656570, 1, 1, 2
 	var frame []byte

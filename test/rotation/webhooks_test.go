@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// webhookLeaf returns the certificate of the webhooks, or nil if one of the webhook configurations does not trust it at the time of
-// the test's clock.
+// webhookLeaf returns the certificate of the webhooks, or nil if one of the webhook configurations does not trust it at
+// the time of the test's clock.
 func (w *world) webhookLeaf() *x509.Certificate {
 	w.t.Helper()
 	ctx := context.Background()
@@ -31,7 +31,8 @@ func (w *world) webhookLeaf() *x509.Certificate {
 	w.g.Expect(w.client.Get(ctx, client.ObjectKey{Name: mutatingWebhooks}, mutating)).To(Succeed())
 	w.g.Expect(w.client.Get(ctx, client.ObjectKey{Name: validatingWebhooks}, validating)).To(Succeed())
 	var leaf *x509.Certificate
-	for _, bundle := range [][]byte{mutating.Webhooks[0].ClientConfig.CABundle, validating.Webhooks[0].ClientConfig.CABundle} {
+	for _, bundle := range [][]byte{mutating.Webhooks[0].ClientConfig.CABundle,
+		validating.Webhooks[0].ClientConfig.CABundle} {
 		if leaf = w.served(bundle); leaf == nil {
 			return nil
 		}
@@ -64,7 +65,8 @@ func (w *world) served(bundle []byte) *x509.Certificate {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(bundle)
 	dialer := &tls.Dialer{Config: &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: webhookService + "." + rights.Namespace + ".svc", Time: w.clock.Now,
+		MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: webhookService + "." + rights.Namespace + ".svc",
+		Time: w.clock.Now,
 	}}
 	conn, err := dialer.DialContext(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", w.webhookPort))
 	if err != nil {
@@ -83,7 +85,8 @@ func (w *world) webhookAuthority() *x509.Certificate {
 	w.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: certificate.WebhooksSecret}}
 	w.g.Expect(w.client.Get(context.Background(), client.ObjectKeyFromObject(secret), secret)).To(Succeed())
-	pair, err := tls.X509KeyPair(secret.Data["authority-"+corev1.TLSCertKey], secret.Data["authority-"+corev1.TLSPrivateKeyKey])
+	pair, err := tls.X509KeyPair(secret.Data["authority-"+corev1.TLSCertKey],
+		secret.Data["authority-"+corev1.TLSPrivateKeyKey])
 	w.g.Expect(err).NotTo(HaveOccurred())
 	return pair.Leaf
 }

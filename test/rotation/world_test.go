@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rotation runs virt-controller, virt-api, virt-exportproxy and the servers of two node agents with the roles and the admission
-// policies of config/ against a real API server, and advances their clock through several rotations of every certificate.
+// Package rotation runs virt-controller, virt-api, virt-exportproxy and the servers of two node agents with the roles
+// and the admission policies of config/ against a real API server, and advances their clock through several rotations
+// of every certificate.
 //
-// The clock of the API server cannot be advanced. It verifies certificates in two places, as the client of virt-api and of the
-// webhooks. In both, the test takes its place, with its CA bundle and the test's clock (world.front, world.served).
+// The clock of the API server cannot be advanced. It verifies certificates in two places, as the client of virt-api and
+// of the webhooks. In both, the test takes its place, with its CA bundle and the test's clock (world.front,
+// world.served).
 package rotation
 
 import (
@@ -50,8 +52,9 @@ const (
 	// timeout is long enough for a busy computer.
 	timeout = time.Minute
 	// Names of config/webhook.
-	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
-	webhookService                       = "virt-controller-webhook-service"
+	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration",
+		"virt-controller-validating-webhook-configuration"
+	webhookService = "virt-controller-webhook-service"
 )
 
 // world is an installation.
@@ -78,7 +81,8 @@ func newWorld(t *testing.T, strategy *v1.KubeVirtSelfSignConfiguration) *world {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	}
 	w := &world{t: t, g: NewWithT(t), clock: testclock.NewFakeClock(time.Now()), trust: t.TempDir(), strategy: strategy}
-	kv := &v1.KubeVirt{Spec: v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: strategy}}}
+	kv := &v1.KubeVirt{Spec: v1.KubeVirtSpec{
+		CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: strategy}}}
 	configured, err := clusterconfig.FromKubeVirt(kv)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	w.lifetimes = configured.Certificates
@@ -114,25 +118,30 @@ func (w *world) create(objects ...client.Object) {
 	}
 }
 
-// install creates the objects of config/ and the KubeVirt object. The webhook configurations have no rules, since no Service
-// leads to the webhooks.
+// install creates the objects of config/ and the KubeVirt object. The webhook configurations have no rules, since no
+// Service leads to the webhooks.
 func (w *world) install() {
 	_, err := rights.Ship(context.Background(), root, w.client)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	for _, file := range []string{"node-restriction.yaml", "status.yaml", "certificate-requests.yaml"} {
-		w.g.Expect(rights.CreateFile(context.Background(), w.client, filepath.Join(root, "config", "admission", file))).To(Succeed())
+		w.g.Expect(rights.CreateFile(context.Background(), w.client, filepath.Join(root, "config", "admission", file))).
+			To(Succeed())
 	}
-	to := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: rights.Namespace, Name: webhookService}}
+	to := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: rights.Namespace,
+		Name: webhookService}}
 	none := ptr.To(admissionv1.SideEffectClassNone)
 	w.create(&admissionv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: mutatingWebhooks},
-		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks: []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: to, SideEffects: none,
+			AdmissionReviewVersions: []string{"v1"}}},
 	}, &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
-		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "virtualmachine-validator.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks: []admissionv1.ValidatingWebhook{{Name: "virtualmachine-validator.kubevirt.io", ClientConfig: to,
+			SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	}, &v1.KubeVirt{
 		ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"},
-		Spec:       v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: w.strategy}},
+		Spec: v1.KubeVirtSpec{
+			CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: w.strategy}},
 	})
 	// The API server does not report when a policy is effective: send requests until one is denied.
 	handler := rights.Handler.Impersonate(w.config, nil)
@@ -146,7 +155,8 @@ func (w *world) install() {
 		return asHandler.Create(context.Background(), &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: "denied"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
-				SignerName: "kubernetes.io/kube-apiserver-client", Request: request, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+				SignerName: "kubernetes.io/kube-apiserver-client", Request: request,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 			},
 		}, client.DryRunAll)
 	}, timeout, "50ms").Should(MatchError(ContainSubstring("kubevirt-certificate-requests")))
@@ -170,7 +180,8 @@ func (w *world) startController(log *livelog.Log) {
 	var metrics, health int
 	w.webhookPort, metrics, health = w.freePort(), w.freePort(), w.freePort()
 	options := &manager.Options{
-		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1", ExporterImage: "e.org/e:v1", Namespace: rights.Namespace,
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1",
+		ExporterImage: "e.org/e:v1", Namespace: rights.Namespace,
 		BindAddress: "127.0.0.1", Port: metrics, HealthPort: health, WebhookPort: w.webhookPort,
 		WebhookService: webhookService, MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		LeaderElection: true, Clock: w.clock, SkipNameValidation: true,
@@ -193,18 +204,20 @@ func (w *world) startAPI(log *livelog.Log) {
 	listener, port := w.listen()
 	w.apiPort = port
 	options := &virtapi.Options{
-		Address: "127.0.0.1", Port: port, Listener: listener, ConsoleServerPort: w.red.consolePort, Namespace: rights.Namespace,
-		TrustDirectory: w.trust, Kubeconfig: file, Clock: w.clock,
+		Address: "127.0.0.1", Port: port, Listener: listener, ConsoleServerPort: w.red.consolePort,
+		Namespace: rights.Namespace, TrustDirectory: w.trust, Kubeconfig: file, Clock: w.clock,
 	}
 	w.background("virt-api", func(ctx context.Context) error { return virtapi.Run(ctx, config, options, log) })
 }
 
-// publish waits until the ConfigMap contains the current CA certificates, and writes them to files as the kubelet would.
+// publish waits until the ConfigMap contains the current CA certificates, and writes them to files as the kubelet
+// would.
 func (w *world) publish() {
 	w.t.Helper()
 	bundles := &corev1.ConfigMap{}
 	w.g.Eventually(func(g Gomega) {
-		g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: certificate.BundleName}, bundles)).To(Succeed())
+		g.Expect(w.client.Get(context.Background(),
+			client.ObjectKey{Namespace: rights.Namespace, Name: certificate.BundleName}, bundles)).To(Succeed())
 		for _, role := range certificate.Authorities() {
 			g.Expect(bundles.Data[role.Name]).To(Equal(string(w.authority(g, role).Bundle())), role.Name)
 		}
@@ -220,7 +233,8 @@ func (w *world) publish() {
 // authority reads the CA of a role from its Secret.
 func (w *world) authority(g Gomega, role certificate.Role) certificate.Authority {
 	secret := &corev1.Secret{}
-	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: role.AuthoritySecret()}, secret)).To(Succeed())
+	g.Expect(w.client.Get(context.Background(),
+		client.ObjectKey{Namespace: rights.Namespace, Name: role.AuthoritySecret()}, secret)).To(Succeed())
 	authority, err := certificate.AuthorityFrom(role, secret.Data)
 	g.Expect(err).NotTo(HaveOccurred())
 	return authority
@@ -245,8 +259,10 @@ func (w *world) freePort() int {
 // trigger triggers a reconciliation of the KubeVirt object. virt-controller's own requeues use the real clock.
 func (w *world) trigger() {
 	w.t.Helper()
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt-prometheus-metrics"}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace,
+		Name: "kubevirt-prometheus-metrics"}}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/time":%q}}}`, w.clock.Now())
-	w.g.Expect(w.client.Patch(context.Background(), service, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	w.g.Expect(w.client.Patch(context.Background(), service,
+		client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 	w.triggerWebhooks(client.RawPatch("application/merge-patch+json", []byte(patch)))
 }

@@ -50,8 +50,8 @@ const (
 
 // Daemon is one libvirtd with at most one domain.
 type Daemon struct {
-	// Respond is called first, for each call, and returns whether it has responded. It may block, which blocks the connection, and
-	// is called for each connection on its own goroutine.
+	// Respond is called first, for each call, and returns whether it has responded. It may block, which blocks the
+	// connection, and is called for each connection on its own goroutine.
 	Respond func(p *Peer, c Call) bool
 	// Changed is called with each new state of the domain, in libvirt's numbers. It must not block.
 	Changed func(state, reason int32)

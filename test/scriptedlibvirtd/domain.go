@@ -58,7 +58,8 @@ func (d *Daemon) respondAboutDomain(p *Peer, c Call) error {
 	}
 }
 
-// enter changes the domain's state, responds, and sends the event to the clients that subscribed to it. The caller holds mu.
+// enter changes the domain's state, responds, and sends the event to the clients that subscribed to it. The caller
+// holds mu.
 func (d *Daemon) enter(p *Peer, c Call, state, reason, event int32, response []byte) error {
 	d.state, d.reason = state, reason
 	if d.Changed != nil {
@@ -115,7 +116,8 @@ func JobStats(total, processed, remaining, elapsed uint64) []byte {
 // Name is the name of the domain that a call is about, if it is about one.
 func (c Call) Name() string { return firstString(c.Args) }
 
-// Endless writes a response that announces size bytes and has as many as the client reads. It returns when the client disconnects.
+// Endless writes a response that announces size bytes and has as many as the client reads. It returns when the client
+// disconnects.
 func (p *Peer) Endless(c Call, size uint32) {
 	p.write.Lock()
 	defer p.write.Unlock()

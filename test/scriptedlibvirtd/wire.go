@@ -11,7 +11,8 @@ import (
 	"sync"
 )
 
-// Numbers of libvirt's protocol. Source: src/rpc/virnetprotocol.x, virkeepaliveprotocol.x, src/remote/remote_protocol.x.
+// Numbers of libvirt's protocol. Source: src/rpc/virnetprotocol.x, virkeepaliveprotocol.x,
+// src/remote/remote_protocol.x.
 const (
 	headerSize = 28
 	maxMessage = 4 << 20
@@ -87,7 +88,8 @@ func (p *Peer) read() (Call, error) {
 	if word(0) < headerSize || word(0) > maxMessage {
 		return Call{}, fmt.Errorf("a message of %d bytes", word(0))
 	}
-	c := Call{Program: word(1), Proc: int32(word(3)), kind: word(4), serial: word(5), Args: make([]byte, word(0)-headerSize)}
+	c := Call{Program: word(1), Proc: int32(word(3)), kind: word(4), serial: word(5),
+		Args: make([]byte, word(0)-headerSize)}
 	_, err := io.ReadFull(p.conn, c.Args)
 	return c, err
 }

@@ -24,12 +24,13 @@ import (
 // metricsAPI is the API from which an autoscaler gets metrics that are not the cluster's own.
 const metricsAPI = "/apis/external.metrics.k8s.io/v1beta1"
 
-// metricsCommand serves one number as aggregated APIs: under every external metric's name, and as the memory that Pods use together. GET
-// /set/N changes it.
+// metricsCommand serves one number as aggregated APIs: under every external metric's name, and as the memory that Pods
+// use together. GET /set/N changes it.
 func metricsCommand() *cobra.Command {
 	var address, control string
 	cmd := &cobra.Command{
-		Use: "metrics", Short: "Serve the metrics APIs; GET /set/N at the control address sets the metric", Args: cobra.NoArgs,
+		Use: "metrics", Short: "Serve the metrics APIs; GET /set/N at the control address sets the metric",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serveMetrics(cmd.Context(), address, control) },
 	}
 	cmd.Flags().StringVar(&address, "address", ":8443", "address of the API, with TLS")
@@ -45,7 +46,8 @@ func serveMetrics(ctx context.Context, address, control string) error {
 	var value atomic.Int64
 	api, set := http.NewServeMux(), http.NewServeMux()
 	api.HandleFunc("GET "+metricsAPI, func(w http.ResponseWriter, _ *http.Request) {
-		write(w, map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "external.metrics.k8s.io/v1beta1", "resources": []any{}})
+		write(w, map[string]any{"kind": "APIResourceList", "apiVersion": "v1",
+			"groupVersion": "external.metrics.k8s.io/v1beta1", "resources": []any{}})
 	})
 	api.HandleFunc("GET "+metricsAPI+"/namespaces/{namespace}/{metric}", func(w http.ResponseWriter, r *http.Request) {
 		write(w, map[string]any{

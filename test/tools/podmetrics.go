@@ -21,13 +21,15 @@ import (
 // podMetricsAPI is the API from which an autoscaler gets what Pods use.
 const podMetricsAPI = "/apis/metrics.k8s.io/v1beta1"
 
-// servePodMetrics serves the memory that Pods use: each of the running ones that a selector matches uses an equal part of a number of
-// bytes. The Pods are read with the service account of this Pod.
+// servePodMetrics serves the memory that Pods use: each of the running ones that a selector matches uses an equal part
+// of a number of bytes. The Pods are read with the service account of this Pod.
 func servePodMetrics(api *http.ServeMux, total *atomic.Int64) {
 	api.HandleFunc("GET "+podMetricsAPI, func(w http.ResponseWriter, _ *http.Request) {
-		write(w, map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.k8s.io/v1beta1", "resources": []any{
-			map[string]any{"name": "pods", "singularName": "", "namespaced": true, "kind": "PodMetrics", "verbs": []string{"get", "list"}},
-		}})
+		write(w, map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.k8s.io/v1beta1",
+			"resources": []any{
+				map[string]any{"name": "pods", "singularName": "", "namespaced": true, "kind": "PodMetrics",
+					"verbs": []string{"get", "list"}},
+			}})
 	})
 	api.HandleFunc("GET "+podMetricsAPI+"/namespaces/{namespace}/pods", func(w http.ResponseWriter, r *http.Request) {
 		pods, err := runningPods(r.Context(), r.PathValue("namespace"), r.URL.Query().Get("labelSelector"))
@@ -46,7 +48,8 @@ func servePodMetrics(api *http.ServeMux, total *atomic.Int64) {
 				}},
 			})
 		}
-		write(w, map[string]any{"kind": "PodMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": map[string]any{}, "items": items})
+		write(w, map[string]any{"kind": "PodMetricsList", "apiVersion": "metrics.k8s.io/v1beta1",
+			"metadata": map[string]any{}, "items": items})
 	})
 }
 

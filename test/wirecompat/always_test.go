@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Clients read fields of a status without asking whether it has them, because KubeVirt's encoder always writes some. Vireo's components
-// write what they change, so the schema has to add these.
+// Clients read fields of a status without asking whether it has them, because KubeVirt's encoder always writes some.
+// Vireo's components write what they change, so the schema has to add these.
 func TestStatusHasWhatKubeVirtAlwaysWrites(t *testing.T) {
 	s := mustServer(t)
 	random := rand.New(rand.NewSource(seed(t)))

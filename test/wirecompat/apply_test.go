@@ -20,8 +20,8 @@ import (
 // mergesPerKind is how many objects of each kind two field managers apply.
 const mergesPerKind = 6
 
-// Two field managers apply random objects to one object, then the first one applies fewer fields. The result is the same with
-// Vireo's schema and with KubeVirt's: lists with keys are merged, others replaced.
+// Two field managers apply random objects to one object, then the first one applies fewer fields. The result is the
+// same with Vireo's schema and with KubeVirt's: lists with keys are merged, others replaced.
 func TestServerSideApplyMergesTheSame(t *testing.T) {
 	s := mustServer(t)
 	base := seed(t)
@@ -45,7 +45,8 @@ func TestServerSideApplyMergesTheSame(t *testing.T) {
 				a.fewer, _ = fewer(random, a.first).(map[string]any)
 				want, got := s.apply(t.Context(), &a, true), s.apply(t.Context(), &a, false)
 				if diff := cmp.Diff(want.states, got.states); diff != "" {
-					t.Errorf("object %d of seed %d (-with KubeVirt's schema +with ours):\n%s\nKubeVirt's: %v\nours: %v", n, base, diff, want.err, got.err)
+					t.Errorf("object %d of seed %d (-with KubeVirt's schema +with ours):\n%s\nKubeVirt's: %v\nours: %v", n, base, diff,
+						want.err, got.err)
 					continue
 				}
 				// Count the first two applies: a rule about an immutable spec may reject the third.
@@ -63,7 +64,8 @@ func TestServerSideApplyMergesTheSame(t *testing.T) {
 
 // immutable reports whether the spec of a kind cannot be changed by a second manager.
 func immutable(p pair) bool {
-	return p.crd == "backup.kubevirt.io_virtualmachinebackups" || p.crd == "backup.kubevirt.io_virtualmachinebackuptrackers"
+	return p.crd == "backup.kubevirt.io_virtualmachinebackups" ||
+		p.crd == "backup.kubevirt.io_virtualmachinebackuptrackers"
 }
 
 // applies contains the configurations that two managers apply to one object in turn.
@@ -154,7 +156,8 @@ func TestTwoManagersOfAVM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, upstream := range []bool{true, false} {
 				o := &objects{crd: s.crds["kubevirt.io_virtualmachines"], version: "v1"}
-				a := applies{o: o, name: "shared", first: vmWith(name, c.first), second: vmWith(name, c.second), fewer: vmWith(name, c.first)}
+				a := applies{o: o, name: "shared", first: vmWith(name, c.first), second: vmWith(name, c.second),
+					fewer: vmWith(name, c.first)}
 				out := s.apply(t.Context(), &a, upstream)
 				if len(out.states) < 2 {
 					t.Fatalf("upstream %v: %v", upstream, out.err)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// Vireo's packages contain KubeVirt's exported constants (condition types, reasons, labels, annotations, finalizers, enum values)
-// with the same names and values, except constantsNotOurs.
+// Vireo's packages contain KubeVirt's exported constants (condition types, reasons, labels, annotations, finalizers,
+// enum values) with the same names and values, except constantsNotOurs.
 func TestConstantsAreEqual(t *testing.T) {
 	ours := map[string]string{}
 	var paths []string
@@ -24,7 +24,8 @@ func TestConstantsAreEqual(t *testing.T) {
 			paths = append(paths, theirs, mine)
 		}
 	}
-	loaded, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedTypesInfo | packages.NeedSyntax}, paths...)
+	loaded, err := packages.Load(
+		&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedTypesInfo | packages.NeedSyntax}, paths...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,8 +52,8 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition
 	return crds
 }
 
-// There is no conversion between the versions of a CRD, so a version with another schema than the stored one would lose fields:
-// docs/adr/0019. Descriptions may differ.
+// There is no conversion between the versions of a CRD, so a version with another schema than the stored one would lose
+// fields: docs/adr/0019. Descriptions may differ.
 func TestVersionsShareASchema(t *testing.T) {
 	for name, crd := range readCRDs(t) {
 		first := &crd.Spec.Versions[0]

@@ -18,13 +18,13 @@ type onPurpose struct {
 	why string
 }
 
-// olderVersion is why Vireo's v1alpha1 has fields that KubeVirt's Go types of that version lack: KubeVirt's CRDs have the schema
-// of the newest version for all versions (its pkg/virt-operator/resource/generate/components/crds.go). With another schema the
-// API server would drop the fields when a client reads or writes an object in the older version.
+// olderVersion is why Vireo's v1alpha1 has fields that KubeVirt's Go types of that version lack: KubeVirt's CRDs have
+// the schema of the newest version for all versions (its pkg/virt-operator/resource/generate/components/crds.go). With
+// another schema the API server would drop the fields when a client reads or writes an object in the older version.
 const olderVersion = "KubeVirt's CRD has it in the older version as well"
 
-// ownField is why a VMI's status has fields that KubeVirt's has not: virt-controller and the agent have no other way to agree on
-// the freeze of a guest (ADR 86).
+// ownField is why a VMI's status has fields that KubeVirt's has not: virt-controller and the agent have no other way to
+// agree on the freeze of a guest (ADR 86).
 const ownField = "a freeze for a snapshot, which KubeVirt requests by calls"
 
 // typeDifferences are the intended differences of the Go types.

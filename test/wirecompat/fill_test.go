@@ -36,8 +36,8 @@ func seed(t *testing.T) int64 {
 	return value
 }
 
-// filler returns a filler of Go values with random contents. Its functions generate valid values of special types: quantities,
-// times, which have whole seconds in JSON, and raw JSON.
+// filler returns a filler of Go values with random contents. Its functions generate valid values of special types:
+// quantities, times, which have whole seconds in JSON, and raw JSON.
 func filler(source rand.Source, depth int) *randfill.Filler {
 	return randfill.New().RandSource(source).NilChance(0.3).NumElements(1, 3).MaxDepth(depth).Funcs(
 		func(q *resource.Quantity, c randfill.Continue) { *q = resource.MustParse(pick(c.Rand, quantities)) },

@@ -18,7 +18,8 @@ import (
 // unset as a value of a generator leaves a field out.
 const unset = "(unset)"
 
-// generator generates random values that are valid by a JSON schema, and by values.go for what the schema does not express.
+// generator generates random values that are valid by a JSON schema, and by values.go for what the schema does not
+// express.
 type generator struct {
 	random *rand.Rand
 	// chance is the probability that an optional field is set.

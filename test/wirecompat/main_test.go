@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	fmt.Printf("wirecompat: %d kinds, %d bodies, %d fields compared, %d fields missing, %d schema nodes and %d constants compared, %d random objects tried (%d through an API server), %d merges by two managers; seed %d\n",
-		kinds, len(pairs)-kinds, totals.fields, totals.missing, totals.schemaNodes, totals.constants, totals.roundTrips+totals.stored, totals.stored, totals.merges, totals.seed)
+		kinds, len(pairs)-kinds, totals.fields, totals.missing, totals.schemaNodes, totals.constants,
+		totals.roundTrips+totals.stored, totals.stored, totals.merges, totals.seed)
 	os.Exit(code)
 }

@@ -27,10 +27,11 @@ type face struct {
 	subresources string
 }
 
-const ready, labelSelector = ".status.conditions[?(@.type=='Ready')].status", "scale(.spec.replicas,.status.replicas,.status.labelSelector)"
+const ready, labelSelector = ".status.conditions[?(@.type=='Ready')].status",
+	"scale(.spec.replicas,.status.replicas,.status.labelSelector)"
 
-// faces are KubeVirt's (pkg/virt-operator/resource/generate/components/crds.go), except that only Vireo's VMI has a status
-// subresource, and that presets are stored as v1 here and as v1alpha3 there, which clients cannot see.
+// faces are KubeVirt's (pkg/virt-operator/resource/generate/components/crds.go), except that only Vireo's VMI has a
+// status subresource, and that presets are stored as v1 here and as v1alpha3 there, which clients cannot see.
 var faces = map[string]face{
 	"kubevirt.io_virtualmachines": {"VirtualMachine: vm vms", true, false, "v1 v1alpha3!",
 		"Age=.metadata.creationTimestamp Status=.status.printableStatus Ready=" + ready, "status"},
@@ -38,24 +39,28 @@ var faces = map[string]face{
 		"Age=.metadata.creationTimestamp Phase=.status.phase IP=.status.interfaces[0].ipAddress NodeName=.status.nodeName Ready=" + ready +
 			" Live-Migratable=.status.conditions[?(@.type=='LiveMigratable')].status:1 Paused=.status.conditions[?(@.type=='Paused')].status:1", "status"},
 	"kubevirt.io_virtualmachineinstancereplicasets": {"VirtualMachineInstanceReplicaSet: vmirs vmirss", true, false, "v1 v1alpha3!",
-		"Desired=.spec.replicas Current=.status.replicas Ready=.status.readyReplicas Age=.metadata.creationTimestamp", "status " + labelSelector},
+		"Desired=.spec.replicas Current=.status.replicas Ready=.status.readyReplicas Age=.metadata.creationTimestamp",
+		"status " + labelSelector},
 	"kubevirt.io_virtualmachineinstancemigrations": {"VirtualMachineInstanceMigration: vmim vmims", true, false, "v1 v1alpha3!",
 		"Phase=.status.phase VMI=.spec.vmiName", "status"},
 	"kubevirt.io_virtualmachineinstancepresets": {"VirtualMachineInstancePreset: vmipreset vmipresets", true, false, "v1! v1alpha3!", "", ""},
 	"kubevirt.io_kubevirts": {"KubeVirt: kv kvs", true, false, "v1 v1alpha3!",
 		"Age=.metadata.creationTimestamp Phase=.status.phase", "status"},
 	"pool.kubevirt.io_virtualmachinepools": {"VirtualMachinePool: vmpool vmpools", true, false, "v1beta1 v1alpha1",
-		"Desired=.spec.replicas Current=.status.replicas Ready=.status.readyReplicas Age=.metadata.creationTimestamp", "status " + labelSelector},
+		"Desired=.spec.replicas Current=.status.replicas Ready=.status.readyReplicas Age=.metadata.creationTimestamp",
+		"status " + labelSelector},
 	"snapshot.kubevirt.io_virtualmachinesnapshots": {"VirtualMachineSnapshot: vmsnapshot vmsnapshots", true, false, "v1beta1 v1alpha1",
 		"SourceKind=.spec.source.kind SourceName=.spec.source.name Phase=.status.phase ReadyToUse=.status.readyToUse CreationTime=.status.creationTime Error=.status.error.message", "status"},
 	"snapshot.kubevirt.io_virtualmachinesnapshotcontents": {"VirtualMachineSnapshotContent: vmsnapshotcontent vmsnapshotcontents", true, false, "v1beta1 v1alpha1",
 		"ReadyToUse=.status.readyToUse CreationTime=.status.creationTime Error=.status.error.message", "status"},
 	"snapshot.kubevirt.io_virtualmachinerestores": {"VirtualMachineRestore: vmrestore vmrestores", true, false, "v1beta1 v1alpha1",
-		"TargetKind=.spec.target.kind TargetName=.spec.target.name Complete=.status.complete RestoreTime=.status.restoreTime", "status"},
+		"TargetKind=.spec.target.kind TargetName=.spec.target.name Complete=.status.complete RestoreTime=.status.restoreTime",
+		"status"},
 	"export.kubevirt.io_virtualmachineexports": {"VirtualMachineExport: vmexport vmexports", true, false, "v1 v1beta1!",
 		"SourceKind=.spec.source.kind SourceName=.spec.source.name Phase=.status.phase", "status"},
 	"backup.kubevirt.io_virtualmachinebackups": {"VirtualMachineBackup: vmbackup vmbackups", true, false, "v1alpha1",
-		"SourceKind=.spec.source.kind SourceName=.spec.source.name Type=.status.type CheckpointName=.status.checkpointName", "status"},
+		"SourceKind=.spec.source.kind SourceName=.spec.source.name Type=.status.type CheckpointName=.status.checkpointName",
+		"status"},
 	"backup.kubevirt.io_virtualmachinebackuptrackers": {"VirtualMachineBackupTracker: vmbackuptracker vmbackuptrackers", true, false, "v1alpha1",
 		"SourceKind=.spec.source.kind SourceName=.spec.source.name LatestCheckpoint=.status.latestCheckpoint.name CheckpointTime=.status.latestCheckpoint.creationTime", "status"},
 	"clone.kubevirt.io_virtualmachineclones": {"VirtualMachineClone: vmclone vmclones", true, false, "v1beta1 v1alpha1",
@@ -64,7 +69,8 @@ var faces = map[string]face{
 	"instancetype.kubevirt.io_virtualmachineinstancetypes": {
 		"VirtualMachineInstancetype: vminstancetype vminstancetypes vmf vmfs", true, false, "v1beta1", "", ""},
 	"instancetype.kubevirt.io_virtualmachineclusterinstancetypes": {
-		"VirtualMachineClusterInstancetype: vmclusterinstancetype vmclusterinstancetypes vmcf vmcfs", false, true, "v1beta1", "", ""},
+		"VirtualMachineClusterInstancetype: vmclusterinstancetype vmclusterinstancetypes vmcf vmcfs", false, true, "v1beta1",
+		"", ""},
 	"instancetype.kubevirt.io_virtualmachinepreferences": {
 		"VirtualMachinePreference: vmpref vmprefs vmp vmps", true, false, "v1beta1", "", ""},
 	"instancetype.kubevirt.io_virtualmachineclusterpreferences": {
@@ -125,7 +131,8 @@ func faceOf(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.Cu
 			subresources = append(subresources, "status")
 		}
 		if s.Scale != nil {
-			subresources = append(subresources, fmt.Sprintf("scale(%s,%s,%s)", s.Scale.SpecReplicasPath, s.Scale.StatusReplicasPath, *s.Scale.LabelSelectorPath))
+			subresources = append(subresources,
+				fmt.Sprintf("scale(%s,%s,%s)", s.Scale.SpecReplicasPath, s.Scale.StatusReplicasPath, *s.Scale.LabelSelectorPath))
 		}
 	}
 	return face{

@@ -69,49 +69,74 @@ func kind(upstream, ours any, crd, version string) pair {
 	return pair{upstream: upstream, ours: ours, crd: crd, version: version}
 }
 
-// pairs contains every type that is a whole object or body. The group plugin.kubevirt.io is left out: it is KubeVirt's own
-// extension mechanism, in alpha.
+// pairs contains every type that is a whole object or body. The group plugin.kubevirt.io is left out: it is KubeVirt's
+// own extension mechanism, in alpha.
 var pairs = []pair{
 	// kubevirt.io
 	kind(upstreamv1.VirtualMachine{}, kubevirtv1.VirtualMachine{}, "kubevirt.io_virtualmachines", "v1"),
-	kind(upstreamv1.VirtualMachineInstance{}, kubevirtv1.VirtualMachineInstance{}, "kubevirt.io_virtualmachineinstances", "v1"),
-	kind(upstreamv1.VirtualMachineInstanceReplicaSet{}, kubevirtv1.VirtualMachineInstanceReplicaSet{}, "kubevirt.io_virtualmachineinstancereplicasets", "v1"),
-	kind(upstreamv1.VirtualMachineInstanceMigration{}, kubevirtv1.VirtualMachineInstanceMigration{}, "kubevirt.io_virtualmachineinstancemigrations", "v1"),
-	kind(upstreamv1.VirtualMachineInstancePreset{}, kubevirtv1.VirtualMachineInstancePreset{}, "kubevirt.io_virtualmachineinstancepresets", "v1"),
+	kind(upstreamv1.VirtualMachineInstance{}, kubevirtv1.VirtualMachineInstance{}, "kubevirt.io_virtualmachineinstances",
+		"v1"),
+	kind(upstreamv1.VirtualMachineInstanceReplicaSet{}, kubevirtv1.VirtualMachineInstanceReplicaSet{},
+		"kubevirt.io_virtualmachineinstancereplicasets", "v1"),
+	kind(upstreamv1.VirtualMachineInstanceMigration{}, kubevirtv1.VirtualMachineInstanceMigration{},
+		"kubevirt.io_virtualmachineinstancemigrations", "v1"),
+	kind(upstreamv1.VirtualMachineInstancePreset{}, kubevirtv1.VirtualMachineInstancePreset{},
+		"kubevirt.io_virtualmachineinstancepresets", "v1"),
 	kind(upstreamv1.KubeVirt{}, kubevirtv1.KubeVirt{}, "kubevirt.io_kubevirts", "v1"),
 
 	// instancetype.kubevirt.io
-	kind(upstreaminstancetypev1beta1.VirtualMachineInstancetype{}, instancetypev1beta1.VirtualMachineInstancetype{}, "instancetype.kubevirt.io_virtualmachineinstancetypes", "v1beta1"),
-	kind(upstreaminstancetypev1beta1.VirtualMachineClusterInstancetype{}, instancetypev1beta1.VirtualMachineClusterInstancetype{}, "instancetype.kubevirt.io_virtualmachineclusterinstancetypes", "v1beta1"),
-	kind(upstreaminstancetypev1beta1.VirtualMachinePreference{}, instancetypev1beta1.VirtualMachinePreference{}, "instancetype.kubevirt.io_virtualmachinepreferences", "v1beta1"),
-	kind(upstreaminstancetypev1beta1.VirtualMachineClusterPreference{}, instancetypev1beta1.VirtualMachineClusterPreference{}, "instancetype.kubevirt.io_virtualmachineclusterpreferences", "v1beta1"),
+	kind(upstreaminstancetypev1beta1.VirtualMachineInstancetype{}, instancetypev1beta1.VirtualMachineInstancetype{},
+		"instancetype.kubevirt.io_virtualmachineinstancetypes", "v1beta1"),
+	kind(upstreaminstancetypev1beta1.VirtualMachineClusterInstancetype{},
+		instancetypev1beta1.VirtualMachineClusterInstancetype{},
+		"instancetype.kubevirt.io_virtualmachineclusterinstancetypes", "v1beta1"),
+	kind(upstreaminstancetypev1beta1.VirtualMachinePreference{}, instancetypev1beta1.VirtualMachinePreference{},
+		"instancetype.kubevirt.io_virtualmachinepreferences", "v1beta1"),
+	kind(upstreaminstancetypev1beta1.VirtualMachineClusterPreference{},
+		instancetypev1beta1.VirtualMachineClusterPreference{}, "instancetype.kubevirt.io_virtualmachineclusterpreferences",
+		"v1beta1"),
 
 	// snapshot.kubevirt.io
-	kind(upstreamsnapshotv1beta1.VirtualMachineSnapshot{}, snapshotv1beta1.VirtualMachineSnapshot{}, "snapshot.kubevirt.io_virtualmachinesnapshots", "v1beta1"),
-	kind(upstreamsnapshotv1beta1.VirtualMachineSnapshotContent{}, snapshotv1beta1.VirtualMachineSnapshotContent{}, "snapshot.kubevirt.io_virtualmachinesnapshotcontents", "v1beta1"),
-	kind(upstreamsnapshotv1beta1.VirtualMachineRestore{}, snapshotv1beta1.VirtualMachineRestore{}, "snapshot.kubevirt.io_virtualmachinerestores", "v1beta1"),
-	kind(upstreamsnapshotv1alpha1.VirtualMachineSnapshot{}, snapshotv1alpha1.VirtualMachineSnapshot{}, "snapshot.kubevirt.io_virtualmachinesnapshots", "v1alpha1"),
-	kind(upstreamsnapshotv1alpha1.VirtualMachineSnapshotContent{}, snapshotv1alpha1.VirtualMachineSnapshotContent{}, "snapshot.kubevirt.io_virtualmachinesnapshotcontents", "v1alpha1"),
-	kind(upstreamsnapshotv1alpha1.VirtualMachineRestore{}, snapshotv1alpha1.VirtualMachineRestore{}, "snapshot.kubevirt.io_virtualmachinerestores", "v1alpha1"),
+	kind(upstreamsnapshotv1beta1.VirtualMachineSnapshot{}, snapshotv1beta1.VirtualMachineSnapshot{},
+		"snapshot.kubevirt.io_virtualmachinesnapshots", "v1beta1"),
+	kind(upstreamsnapshotv1beta1.VirtualMachineSnapshotContent{}, snapshotv1beta1.VirtualMachineSnapshotContent{},
+		"snapshot.kubevirt.io_virtualmachinesnapshotcontents", "v1beta1"),
+	kind(upstreamsnapshotv1beta1.VirtualMachineRestore{}, snapshotv1beta1.VirtualMachineRestore{},
+		"snapshot.kubevirt.io_virtualmachinerestores", "v1beta1"),
+	kind(upstreamsnapshotv1alpha1.VirtualMachineSnapshot{}, snapshotv1alpha1.VirtualMachineSnapshot{},
+		"snapshot.kubevirt.io_virtualmachinesnapshots", "v1alpha1"),
+	kind(upstreamsnapshotv1alpha1.VirtualMachineSnapshotContent{}, snapshotv1alpha1.VirtualMachineSnapshotContent{},
+		"snapshot.kubevirt.io_virtualmachinesnapshotcontents", "v1alpha1"),
+	kind(upstreamsnapshotv1alpha1.VirtualMachineRestore{}, snapshotv1alpha1.VirtualMachineRestore{},
+		"snapshot.kubevirt.io_virtualmachinerestores", "v1alpha1"),
 
 	// clone.kubevirt.io
-	kind(upstreamclonev1beta1.VirtualMachineClone{}, clonev1beta1.VirtualMachineClone{}, "clone.kubevirt.io_virtualmachineclones", "v1beta1"),
-	kind(upstreamclonev1alpha1.VirtualMachineClone{}, clonev1alpha1.VirtualMachineClone{}, "clone.kubevirt.io_virtualmachineclones", "v1alpha1"),
+	kind(upstreamclonev1beta1.VirtualMachineClone{}, clonev1beta1.VirtualMachineClone{},
+		"clone.kubevirt.io_virtualmachineclones", "v1beta1"),
+	kind(upstreamclonev1alpha1.VirtualMachineClone{}, clonev1alpha1.VirtualMachineClone{},
+		"clone.kubevirt.io_virtualmachineclones", "v1alpha1"),
 
 	// pool.kubevirt.io
-	kind(upstreampoolv1beta1.VirtualMachinePool{}, poolv1beta1.VirtualMachinePool{}, "pool.kubevirt.io_virtualmachinepools", "v1beta1"),
-	kind(upstreampoolv1alpha1.VirtualMachinePool{}, poolv1alpha1.VirtualMachinePool{}, "pool.kubevirt.io_virtualmachinepools", "v1alpha1"),
+	kind(upstreampoolv1beta1.VirtualMachinePool{}, poolv1beta1.VirtualMachinePool{},
+		"pool.kubevirt.io_virtualmachinepools", "v1beta1"),
+	kind(upstreampoolv1alpha1.VirtualMachinePool{}, poolv1alpha1.VirtualMachinePool{},
+		"pool.kubevirt.io_virtualmachinepools", "v1alpha1"),
 
 	// export.kubevirt.io
-	kind(upstreamexportv1.VirtualMachineExport{}, exportv1.VirtualMachineExport{}, "export.kubevirt.io_virtualmachineexports", "v1"),
-	kind(upstreamexportv1beta1.VirtualMachineExport{}, exportv1beta1.VirtualMachineExport{}, "export.kubevirt.io_virtualmachineexports", "v1beta1"),
+	kind(upstreamexportv1.VirtualMachineExport{}, exportv1.VirtualMachineExport{},
+		"export.kubevirt.io_virtualmachineexports", "v1"),
+	kind(upstreamexportv1beta1.VirtualMachineExport{}, exportv1beta1.VirtualMachineExport{},
+		"export.kubevirt.io_virtualmachineexports", "v1beta1"),
 
 	// migrations.kubevirt.io
-	kind(upstreammigrationsv1alpha1.MigrationPolicy{}, migrationsv1alpha1.MigrationPolicy{}, "migrations.kubevirt.io_migrationpolicies", "v1alpha1"),
+	kind(upstreammigrationsv1alpha1.MigrationPolicy{}, migrationsv1alpha1.MigrationPolicy{},
+		"migrations.kubevirt.io_migrationpolicies", "v1alpha1"),
 
 	// backup.kubevirt.io
-	kind(upstreambackupv1alpha1.VirtualMachineBackup{}, backupv1alpha1.VirtualMachineBackup{}, "backup.kubevirt.io_virtualmachinebackups", "v1alpha1"),
-	kind(upstreambackupv1alpha1.VirtualMachineBackupTracker{}, backupv1alpha1.VirtualMachineBackupTracker{}, "backup.kubevirt.io_virtualmachinebackuptrackers", "v1alpha1"),
+	kind(upstreambackupv1alpha1.VirtualMachineBackup{}, backupv1alpha1.VirtualMachineBackup{},
+		"backup.kubevirt.io_virtualmachinebackups", "v1alpha1"),
+	kind(upstreambackupv1alpha1.VirtualMachineBackupTracker{}, backupv1alpha1.VirtualMachineBackupTracker{},
+		"backup.kubevirt.io_virtualmachinebackuptrackers", "v1alpha1"),
 
 	// subresources.kubevirt.io
 	body(upstreamv1.StartOptions{}, kubevirtv1.StartOptions{}),

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-tools/pkg/markers"
 )
 
-// schemas generates OpenAPI schemas of Go types from their source and markers, with the library that generates both projects'
-// CRDs.
+// schemas generates OpenAPI schemas of Go types from their source and markers, with the library that generates both
+// projects' CRDs.
 type schemas struct {
 	parser   *crd.Parser
 	packages map[string]*loader.Package
@@ -260,7 +260,8 @@ func constraints(s *apiextensionsv1.JSONSchemaProps) map[string]string {
 func shapes(alternatives []apiextensionsv1.JSONSchemaProps) []string {
 	all := make([]string, 0, len(alternatives))
 	for i := range alternatives {
-		all = append(all, alternatives[i].Type+" "+strings.Join(alternatives[i].Required, ",")+inJSON(constraints(&alternatives[i])))
+		all = append(all, alternatives[i].Type+" "+strings.Join(alternatives[i].Required, ",")+
+			inJSON(constraints(&alternatives[i])))
 	}
 	return all
 }

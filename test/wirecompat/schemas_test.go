@@ -18,8 +18,8 @@ var bothSchemas = sync.OnceValues(func() (*schemas, error) {
 	return loadSchemas(types)
 })
 
-// Vireo's schemas have the same types, required fields and list keys as KubeVirt's. Where Vireo's are stricter, KubeVirt's
-// webhooks reject the same values, and the list of differences contains the reason.
+// Vireo's schemas have the same types, required fields and list keys as KubeVirt's. Where Vireo's are stricter,
+// KubeVirt's webhooks reject the same values, and the list of differences contains the reason.
 func TestSchemasAreEqual(t *testing.T) {
 	all, err := bothSchemas()
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/vireo-project/vireo/test/apiserver"
 )
 
-// upstreamSuffix is the suffix of the groups in which KubeVirt's schemas are installed beside Vireo's. So the same API server
-// validates, stores and merges objects with both.
+// upstreamSuffix is the suffix of the groups in which KubeVirt's schemas are installed beside Vireo's. So the same API
+// server validates, stores and merges objects with both.
 const upstreamSuffix = ".upstream.example.org"
 
 // server is an API server with Vireo's CRDs, and KubeVirt's in other groups.
@@ -92,14 +92,15 @@ func readCRD(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// upstreamCRD returns Vireo's CRD with KubeVirt's schema of one version. It keeps Vireo's status subresource: KubeVirt's VMI has
-// none, but that only changes how the status is written, and not which values are valid.
+// upstreamCRD returns Vireo's CRD with KubeVirt's schema of one version. It keeps Vireo's status subresource:
+// KubeVirt's VMI has none, but that only changes how the status is written, and not which values are valid.
 func (s *server) upstreamCRD(p pair) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := s.crds[p.crd].DeepCopy()
 	crd.Spec.Group = upstreamGroup(crd.Spec.Group, p.version)
 	crd.Name = crd.Spec.Names.Plural + "." + crd.Spec.Group
 	crd.Spec.Names.ShortNames, crd.Spec.Names.Categories = nil, nil
-	at := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == p.version })
+	at := slices.IndexFunc(crd.Spec.Versions,
+		func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == p.version })
 	if at < 0 {
 		return nil, fmt.Errorf("%s has no version %s", p.crd, p.version)
 	}
@@ -117,7 +118,8 @@ func (s *server) upstreamCRD(p pair) (*apiextensionsv1.CustomResourceDefinition,
 	return crd, nil
 }
 
-// upstreamSchema returns the schema of KubeVirt's CRD for a version, which is that of the stored version (see olderVersion).
+// upstreamSchema returns the schema of KubeVirt's CRD for a version, which is that of the stored version (see
+// olderVersion).
 func (s *server) upstreamSchema(p pair) (apiextensionsv1.JSONSchemaProps, error) {
 	for _, candidate := range pairs {
 		if candidate.crd != p.crd {
@@ -162,7 +164,8 @@ func (o *objects) next() map[string]any {
 	return content
 }
 
-// alwaysWritten are the fields that KubeVirt's encoder writes even if they are empty, other than those that are required.
+// alwaysWritten are the fields that KubeVirt's encoder writes even if they are empty, other than those that are
+// required.
 var alwaysWritten = map[string]map[string]any{
 	"VirtualMachineInstance.status": {"guestOSInfo": map[string]any{}, "runtimeUser": int64(0)},
 }
@@ -205,7 +208,9 @@ func (o *objects) hasStatus() bool {
 }
 
 // store writes an object and its status, and returns the stored object.
-func (s *server) store(ctx context.Context, o *objects, content map[string]any, name string, upstream bool) (*unstructured.Unstructured, error) {
+func (s *server) store(
+	ctx context.Context, o *objects, content map[string]any, name string, upstream bool,
+) (*unstructured.Unstructured, error) {
 	u := o.object(content, name, upstream)
 	if err := s.client.Create(ctx, u.DeepCopy()); err != nil {
 		return nil, err
@@ -235,7 +240,8 @@ func (s *server) store(ctx context.Context, o *objects, content map[string]any, 
 func (s *server) readInEveryVersion(ctx context.Context, o *objects, want *unstructured.Unstructured) error {
 	for i := range o.crd.Spec.Versions {
 		other := &unstructured.Unstructured{}
-		other.SetGroupVersionKind(schema.GroupVersionKind{Group: o.crd.Spec.Group, Version: o.crd.Spec.Versions[i].Name, Kind: o.crd.Spec.Names.Kind})
+		other.SetGroupVersionKind(
+			schema.GroupVersionKind{Group: o.crd.Spec.Group, Version: o.crd.Spec.Versions[i].Name, Kind: o.crd.Spec.Names.Kind})
 		if err := s.client.Get(ctx, client.ObjectKeyFromObject(want), other); err != nil {
 			return err
 		}

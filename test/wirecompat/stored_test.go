@@ -54,14 +54,15 @@ func TestAPIServerStoresTheSame(t *testing.T) {
 				}
 			}
 			if refused > storedPerKind/4 {
-				t.Errorf("KubeVirt's schema rejected %d of %d random objects: add its rules to the generator (values.go)", refused, storedPerKind)
+				t.Errorf("KubeVirt's schema rejected %d of %d random objects: add its rules to the generator (values.go)", refused,
+					storedPerKind)
 			}
 		})
 	}
 }
 
-// stripped returns an object without metadata that the API server adds, and without parts that were not sent and contain only
-// defaults.
+// stripped returns an object without metadata that the API server adds, and without parts that were not sent and
+// contain only defaults.
 func stripped(sent map[string]any, u *unstructured.Unstructured) map[string]any {
 	out := map[string]any{}
 	for key := range sent {

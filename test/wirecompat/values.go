@@ -3,8 +3,8 @@
 
 package wirecompat
 
-// knownValues are valid values of fields whose validity KubeVirt's schema does not express: CEL rules, patterns, and values that
-// KubeVirt's webhooks and Vireo's schema validate. Keys are suffixes of paths.
+// knownValues are valid values of fields whose validity KubeVirt's schema does not express: CEL rules, patterns, and
+// values that KubeVirt's webhooks and Vireo's schema validate. Keys are suffixes of paths.
 var knownValues = map[string][]any{
 	"containerPath.path":                               {"/var/lib/data", "/srv"},
 	"containerPath.readOnly":                           {true},

@@ -161,9 +161,10 @@ func jsonFields(t reflect.Type) map[string]field {
 			name = f.Name
 		}
 		fields[name] = field{
-			typ:       f.Type,
-			omitEmpty: slices.ContainsFunc(strings.Split(options, ","), func(o string) bool { return o == omitEmpty || o == "omitzero" }),
-			patch:     strings.TrimSpace(f.Tag.Get("patchStrategy") + " " + f.Tag.Get("patchMergeKey")),
+			typ: f.Type,
+			omitEmpty: slices.ContainsFunc(strings.Split(options, ","),
+				func(o string) bool { return o == omitEmpty || o == "omitzero" }),
+			patch: strings.TrimSpace(f.Tag.Get("patchStrategy") + " " + f.Tag.Get("patchMergeKey")),
 		}
 	}
 	return fields

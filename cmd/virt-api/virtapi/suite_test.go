@@ -41,8 +41,8 @@ const (
 	timeout = 2 * time.Minute
 )
 
-// cluster is a real API server with its aggregation layer, the CRDs, service accounts with the roles of config/rbac, and
-// virt-controller's signers.
+// cluster is a real API server with its aggregation layer, the CRDs, service accounts with the roles of config/rbac,
+// and virt-controller's signers.
 type cluster struct {
 	g      *WithT
 	config *rest.Config
@@ -73,8 +73,10 @@ func startCluster(t *testing.T) *cluster {
 	world := &cluster{g: g, config: config, client: c, trust: t.TempDir()}
 	_, err = rights.Ship(context.Background(), filepath.Join("..", "..", ".."), c)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "..", "config", "rbac", "users.yaml"))).To(Succeed())
-	g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "..", "config", "admission", "virt-api.yaml"))).To(Succeed())
+	g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "..", "config", "rbac", "users.yaml"))).
+		To(Succeed())
+	g.Expect(rights.CreateFile(context.Background(), c,
+		filepath.Join("..", "..", "..", "config", "admission", "virt-api.yaml"))).To(Succeed())
 	world.createAuthorities()
 	world.startSigners(t)
 	return world
@@ -84,8 +86,8 @@ func (w *cluster) create(o client.Object) {
 	w.g.Expect(w.client.Create(context.Background(), o)).To(Succeed())
 }
 
-// createAuthorities creates the CAs as the KubeVirt reconciler does, and writes their certificates where the kubelet would mount
-// them.
+// createAuthorities creates the CAs as the KubeVirt reconciler does, and writes their certificates where the kubelet
+// would mount them.
 func (w *cluster) createAuthorities() {
 	for _, role := range certificate.Roles() {
 		none, err := certificate.AuthorityFrom(role, nil)
@@ -96,7 +98,8 @@ func (w *cluster) createAuthorities() {
 		w.g.Expect(err).NotTo(HaveOccurred())
 		w.create(&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: installed, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+				Namespace: installed, Name: role.AuthoritySecret(),
+				Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
 			},
 			Type: corev1.SecretTypeTLS, Data: data,
 		})
@@ -154,8 +157,8 @@ func (w *cluster) kubeconfig(t *testing.T, config *rest.Config) string {
 	return file
 }
 
-// register creates the operator's APIService, changed to the port on which the test listens. Its Service has the usual name,
-// which the certificate is for, but is of type ExternalName.
+// register creates the operator's APIService, changed to the port on which the test listens. Its Service has the usual
+// name, which the certificate is for, but is of type ExternalName.
 func (w *cluster) register(port int) {
 	w.create(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: agentapi.ServiceName},
@@ -164,7 +167,8 @@ func (w *cluster) register(port int) {
 	bundle, err := os.ReadFile(filepath.Join(w.trust, certificate.APIServing.Name))
 	w.g.Expect(err).NotTo(HaveOccurred())
 	settings := manifests.Settings{
-		Namespace: installed, Config: clusterconfig.Default(), Bundles: map[string][]byte{certificate.APIServing.Name: bundle},
+		Namespace: installed, Config: clusterconfig.Default(),
+		Bundles: map[string][]byte{certificate.APIServing.Name: bundle},
 	}
 	settings.Config.Images = clusterconfig.Images{Launcher: "l", Handler: "h", Broker: "b", API: "a"}
 	objects, err := manifests.Render(settings)

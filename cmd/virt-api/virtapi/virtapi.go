@@ -70,7 +70,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.API }))
-	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.API }))
+	store.Subscribe(limiter.Subscriber(
+		func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.API }))
 	trust := certificate.Trust(o.TrustDirectory)
 	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace), trust)
 	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject(), trust)
@@ -156,7 +157,8 @@ func followConfig(
 	objects, err := cache.New(config, cache.Options{
 		Scheme:           reader.Scheme(),
 		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}}},
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a cache: %w", err)

@@ -125,7 +125,8 @@ func expectRunbookThaws(t *testing.T, world *cluster) {
 	world.g.Expect(err).NotTo(HaveOccurred())
 	command := regexp.MustCompile(`kubectl replace --raw .*\\\n.*`).FindString(string(runbook))
 	world.g.Expect(command).NotTo(BeEmpty())
-	run := exec.CommandContext(t.Context(), "sh", "-c", strings.NewReplacer("NAMESPACE", "default", "VMI", "here").Replace(command))
+	run := exec.CommandContext(t.Context(), "sh", "-c",
+		strings.NewReplacer("NAMESPACE", "default", "VMI", "here").Replace(command))
 	run.Env = []string{"PATH=" + os.Getenv("KUBEBUILDER_ASSETS"), "KUBECONFIG=" + world.kubeconfig(t, world.config)}
 	output, err := run.CombinedOutput()
 	world.g.Expect(err).NotTo(HaveOccurred(), "%s: %s", command, output)
@@ -153,7 +154,8 @@ func expectProfiles(world *cluster, port int) {
 		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: named.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "profiler"}},
 	})
-	g.Eventually(func() error { _, err := do("profiler", "start", ""); return err }, timeout).Should(MatchError(ContainSubstring("feature gate")))
+	g.Eventually(func() error { _, err := do("profiler", "start", ""); return err }, timeout).
+		Should(MatchError(ContainSubstring("feature gate")))
 	kubevirt := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: "kubevirt"}}
 	kubevirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{ClusterProfiler: true}
 	world.create(kubevirt)
@@ -168,7 +170,8 @@ func expectProfiles(world *cluster, port int) {
 	}
 	for i := range 3 {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: fmt.Sprintf("virt-api-%d", i), Labels: map[string]string{v1.AppLabel: "virt-api"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: fmt.Sprintf("virt-api-%d", i),
+				Labels: map[string]string{v1.AppLabel: "virt-api"}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{
 				Name: "virt-api", Image: "i", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: int32(port)}},
 			}}},
@@ -206,7 +209,8 @@ func expectProfiles(world *cluster, port int) {
 	g.Expect(found).To(Equal([]string{"virt-api-1", "virt-api-2"}))
 
 	// Nobody else gets profiles from the port.
-	anonymousRequest, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, profiler.DumpPath), http.NoBody)
+	anonymousRequest, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		fmt.Sprintf("https://127.0.0.1:%d%s", port, profiler.DumpPath), http.NoBody)
 	g.Expect(err).NotTo(HaveOccurred())
 	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	response, err := anonymous.Do(anonymousRequest)
@@ -246,7 +250,8 @@ func expectVerbsWrite(world *cluster, vm *v1.VirtualMachine) {
 	g.Expect(vmi.Spec.TerminationGracePeriodSeconds).To(HaveValue(BeEquivalentTo(1)))
 }
 
-// expectExpanded expands VMs that refer to objects of each kind of instance types and preferences, and to a ControllerRevision.
+// expectExpanded expands VMs that refer to objects of each kind of instance types and preferences, and to a
+// ControllerRevision.
 func expectExpanded(world *cluster) {
 	g, ctx := world.g, context.Background()
 	size := v1beta1.VirtualMachineInstancetypeSpec{
@@ -258,7 +263,8 @@ func expectExpanded(world *cluster) {
 	world.create(&v1beta1.VirtualMachinePreference{ObjectMeta: named})
 	world.create(&v1beta1.VirtualMachineClusterPreference{ObjectMeta: metav1.ObjectMeta{Name: named.Name}})
 	raw, err := json.Marshal(&v1beta1.VirtualMachineInstancetype{
-		TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "VirtualMachineInstancetype"}, ObjectMeta: named, Spec: size,
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "VirtualMachineInstancetype"},
+		ObjectMeta: named, Spec: size,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	world.create(&appsv1.ControllerRevision{ObjectMeta: named, Data: runtime.RawExtension{Raw: raw}})
@@ -268,19 +274,21 @@ func expectExpanded(world *cluster) {
 		body := fmt.Sprintf(`{"spec":{"instancetype":{"name":"named","kind":%q,"revisionName":%q},"preference":{"name":"named","kind":%q},`+
 			`"template":{"spec":{"domain":{"devices":{}}}}}}`, tc.instancetype, tc.revision, tc.preference)
 		expanded := &v1.VirtualMachine{}
-		raw, err := world.as("starter").Put().AbsPath(group + "/namespaces/default/expand-vm-spec").Body([]byte(body)).Do(ctx).Raw()
+		raw, err := world.as("starter").Put().AbsPath(group +
+			"/namespaces/default/expand-vm-spec").Body([]byte(body)).Do(ctx).Raw()
 		g.Expect(err).NotTo(HaveOccurred(), body)
 		g.Expect(json.Unmarshal(raw, expanded)).To(Succeed())
 		g.Expect(expanded.Spec.Template.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3), body)
 	}
 }
 
-// startAgent starts a server in place of the agent of node blue, with a certificate that it requests as that agent. It returns
-// the port and the path of the last request.
+// startAgent starts a server in place of the agent of node blue, with a certificate that it requests as that agent. It
+// returns the port and the path of the last request.
 func startAgent(t *testing.T, world *cluster) (int, *atomic.Pointer[string]) {
 	t.Helper()
 	config, _ := world.component(rights.Handler, "blue")
-	own := certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject("blue"), certificate.Trust(world.trust))
+	own := certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject("blue"),
+		certificate.Trust(world.trust))
 	background(t, own.Start)
 	listener, port := listen(t)
 	lastPath := &atomic.Pointer[string]{}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package installation has the commands of virt-controller that install and uninstall: they create and delete the KubeVirt object. The
-// hooks of the Helm chart run them, because Helm cannot create an object whose CRD is part of the same release, and does not wait for
-// the end of an object with a finalizer before it removes what handles the finalizer.
+// Package installation has the commands of virt-controller that install and uninstall: they create and delete the
+// KubeVirt object. The hooks of the Helm chart run them, because Helm cannot create an object whose CRD is part of the
+// same release, and does not wait for the end of an object with a finalizer before it removes what handles the
+// finalizer.
 package installation
 
 import (
@@ -32,7 +33,8 @@ import (
 const (
 	// Apply creates or changes the KubeVirt object that a file contains.
 	Apply = "apply-kubevirt"
-	// Delete deletes the KubeVirt objects of a namespace and waits until they are gone, and with them all that they installed.
+	// Delete deletes the KubeVirt objects of a namespace and waits until they are gone, and with them all that they
+	// installed.
 	Delete = "delete-kubevirt"
 )
 
@@ -41,8 +43,8 @@ const (
 	fieldOwner = "vireo-installation"
 	// timeout bounds a command, with the grace periods of the guests that are shut down.
 	timeout = 10 * time.Minute
-	// retryInterval is the time between attempts while the CRD is not established, or virt-controller does not serve its webhooks yet.
-	// Nothing reports the moment at which the API server can use both.
+	// retryInterval is the time between attempts while the CRD is not established, or virt-controller does not serve its
+	// webhooks yet. Nothing reports the moment at which the API server can use both.
 	retryInterval = 2 * time.Second
 )
 
@@ -87,7 +89,8 @@ func apply(ctx context.Context, c client.Client, file string) error {
 	}
 	var last error
 	err = wait.PollUntilContextCancel(ctx, retryInterval, true, func(ctx context.Context) (bool, error) {
-		last = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()), client.FieldOwner(fieldOwner), client.ForceOwnership)
+		last = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()), client.FieldOwner(fieldOwner),
+			client.ForceOwnership)
 		if last == nil || !isTransient(last) {
 			return true, last
 		}
@@ -101,7 +104,8 @@ func apply(ctx context.Context, c client.Client, file string) error {
 
 // isTransient reports whether an error is expected while CRDs and webhooks are being installed.
 func isTransient(err error) bool {
-	return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) ||
+	return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 
@@ -127,7 +131,8 @@ func remove(ctx context.Context, c client.WithWatch, namespace string) error {
 			return nil
 		}
 		if err := awaitChange(ctx, c, list); err != nil {
-			return fmt.Errorf("KubeVirt %s is not gone: %w%s", client.ObjectKeyFromObject(&list.Items[0]), err, reasons(&list.Items[0]))
+			return fmt.Errorf("KubeVirt %s is not gone: %w%s", client.ObjectKeyFromObject(&list.Items[0]), err,
+				reasons(&list.Items[0]))
 		}
 	}
 }

@@ -65,7 +65,8 @@ func TestCommands(t *testing.T) {
 	write(g, file, `{"imageTag": "v1", "productName": "p"}`)
 	applied := run(Apply, file)
 	g.Consistently(applied, 3*time.Second).ShouldNot(Receive())
-	_, err = envtest.InstallCRDs(config, apiserver.Install(filepath.Join(root, "config", "crd", "bases", "kubevirt.io_kubevirts.yaml")))
+	_, err = envtest.InstallCRDs(config,
+		apiserver.Install(filepath.Join(root, "config", "crd", "bases", "kubevirt.io_kubevirts.yaml")))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(applied, time.Minute).Should(Receive(BeNil()))
 
@@ -116,7 +117,8 @@ func allow(ctx context.Context, g *WithT, admin client.Client) {
 	template, err := os.ReadFile(filepath.Join(root, "charts", "vireo", "templates", "kubevirt.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	role := &rbacv1.Role{}
-	for document := range strings.SplitSeq(strings.ReplaceAll(string(template), "{{ .Release.Namespace }}", namespace), "---\n") {
+	for document := range strings.SplitSeq(strings.ReplaceAll(string(template), "{{ .Release.Namespace }}", namespace),
+		"---\n") {
 		if strings.Contains(document, "\nkind: Role\n") {
 			g.Expect(yaml.UnmarshalStrict([]byte(document), role)).To(Succeed())
 		}

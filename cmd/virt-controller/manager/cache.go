@@ -58,8 +58,8 @@ func NewScheme() *runtime.Scheme {
 	return scheme
 }
 
-// podWarnings selects events among which are the reasons why launcher Pods do not start. A field selector has no "or", so it
-// excludes the most frequent other reasons; transformEvent drops the contents of the remaining others.
+// podWarnings selects events among which are the reasons why launcher Pods do not start. A field selector has no "or",
+// so it excludes the most frequent other reasons; transformEvent drops the contents of the remaining others.
 const podWarnings = "involvedObject.kind=Pod,type=Warning," +
 	"reason!=FailedScheduling,reason!=BackOff,reason!=Unhealthy,reason!=Failed,reason!=Evicted"
 
@@ -72,8 +72,9 @@ func transformNode(o any) (any, error) {
 	return o, err
 }
 
-// transformPod keeps of a launcher Pod's spec what is read: where it runs and may run, the images, the claims, and those resources of
-// the launcher's container that change with the size of the guest. The rest, which is most of a Pod, can be rendered from the VMI.
+// transformPod keeps of a launcher Pod's spec what is read: where it runs and may run, the images, the claims, and
+// those resources of the launcher's container that change with the size of the guest. The rest, which is most of a Pod,
+// can be rendered from the VMI.
 func transformPod(o any) (any, error) {
 	o, err := cache.TransformStripManagedFields()(o)
 	if pod, ok := o.(*corev1.Pod); ok {
@@ -95,22 +96,22 @@ func transformPod(o any) (any, error) {
 	return o, err
 }
 
-// readAnnotations are the annotations of claims that reconcilers read. A claim may have others, of which storage drivers and importers mark it
-// as preallocated with some.
+// readAnnotations are the annotations of claims that reconcilers read. A claim may have others, of which storage
+// drivers and importers mark it as preallocated with some.
 var readAnnotations = []string{
-	snapshot.RestoreNameAnnotation, snapshot.LastRestoreAnnotation, snapshot.RestoreOwnedByVMAnnotation, cdi.ContentTypeAnnotation,
-	v1.PVCMemoryDumpAnnotation,
+	snapshot.RestoreNameAnnotation, snapshot.LastRestoreAnnotation, snapshot.RestoreOwnedByVMAnnotation,
+	cdi.ContentTypeAnnotation, v1.PVCMemoryDumpAnnotation,
 }
 
-// Bytes of the annotations of a claim that the cache keeps: of one, and of all but readAnnotations. A claim may have 256 KiB, which only a
-// snapshot needs: it reads the claim from the API server.
+// Bytes of the annotations of a claim that the cache keeps: of one, and of all but readAnnotations. A claim may have
+// 256 KiB, which only a snapshot needs: it reads the claim from the API server.
 const (
 	maxClaimAnnotation  = 1 << 10
 	maxClaimAnnotations = 4 << 10
 )
 
-// transformClaim removes annotations from a claim that are long or too many. Patches are computed from what is kept, so they change nothing
-// else.
+// transformClaim removes annotations from a claim that are long or too many. Patches are computed from what is kept, so
+// they change nothing else.
 func transformClaim(o any) (any, error) {
 	o, err := cache.TransformStripManagedFields()(o)
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
@@ -142,14 +143,16 @@ func transformNamespace(o any) (any, error) {
 	return o, nil
 }
 
-// transformEvent removes everything but the metadata of an event, unless it is the reason why a launcher Pod does not start.
+// transformEvent removes everything but the metadata of an event, unless it is the reason why a launcher Pod does not
+// start.
 func transformEvent(o any) (any, error) {
 	e, ok := o.(*corev1.Event)
 	if !ok {
 		return o, nil
 	}
 	kept := &corev1.Event{ObjectMeta: metav1.ObjectMeta{
-		Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion, CreationTimestamp: e.CreationTimestamp,
+		Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion,
+		CreationTimestamp: e.CreationTimestamp,
 	}}
 	if virtualmachineinstance.IsStartFailure(e) {
 		kept.InvolvedObject, kept.Type, kept.Reason, kept.Message = e.InvolvedObject, e.Type, e.Reason, e.Message
@@ -158,13 +161,13 @@ func transformEvent(o any) (any, error) {
 	return kept, nil
 }
 
-// otherSigners excludes the most frequent requests of others, those of kubelets and users. A field selector cannot select our
-// signers, since it has no "or".
+// otherSigners excludes the most frequent requests of others, those of kubelets and users. A field selector cannot
+// select our signers, since it has no "or".
 const otherSigners = "spec.signerName!=kubernetes.io/kubelet-serving," +
 	"spec.signerName!=kubernetes.io/kube-apiserver-client-kubelet,spec.signerName!=kubernetes.io/kube-apiserver-client"
 
-// cacheOptions restricts the cache to launcher Pods and attachment Pods, and in the install namespace to the objects of agents, the installed
-// components and the Secrets of certificates and CAs. The Roles of virt-controller allow no more.
+// cacheOptions restricts the cache to launcher Pods and attachment Pods, and in the install namespace to the objects of
+// agents, the installed components and the Secrets of certificates and CAs. The Roles of virt-controller allow no more.
 func cacheOptions(namespace string) cache.Options {
 	labeled := func(values ...string) labels.Selector {
 		requirement, err := labels.NewRequirement(v1.AppLabel, selection.In, values)
@@ -183,9 +186,10 @@ func cacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labeled(launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue), Transform: transformPod},
-			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with the
-			// templates of pools.
+			&corev1.Pod{}: {Label: labeled(launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue),
+				Transform: transformPod},
+			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with
+			// the templates of pools.
 			&appsv1.ControllerRevision{}:    {Label: labels.NewSelector().Add(*created)},
 			&corev1.Event{}:                 {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
 			&corev1.Node{}:                  {Transform: transformNode},

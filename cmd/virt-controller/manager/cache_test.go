@@ -23,19 +23,23 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// TestPodsInCache checks that what is read of a launcher Pod is the same in the cache, and that most of the Pod is not there.
+// TestPodsInCache checks that what is read of a launcher Pod is the same in the cache, and that most of the Pod is not
+// there.
 func TestPodsInCache(t *testing.T) {
 	g := NewWithT(t)
 	claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}
 	full := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "virt-launcher-vm", Labels: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "virt-launcher-vm", Labels: map[string]string{"a": "b"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}},
 		Spec: corev1.PodSpec{
 			NodeName: "node", NodeSelector: map[string]string{"c": "d"}, Tolerations: []corev1.Toleration{{Key: "e"}},
 			Containers: []corev1.Container{{
-				Name: launcherpod.ComputeContainer, Image: "launcher:v1", Env: []corev1.EnvVar{{Name: "f"}}, VolumeMounts: []corev1.VolumeMount{{Name: "g"}},
+				Name: launcherpod.ComputeContainer, Image: "launcher:v1", Env: []corev1.EnvVar{{Name: "f"}},
+				VolumeMounts: []corev1.VolumeMount{{Name: "g"}},
 				Resources: corev1.ResourceRequirements{
-					Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "devices.kubevirt.io/tun": resource.MustParse("1")},
-					Limits:   corev1.ResourceList{"devices.kubevirt.io/tun": resource.MustParse("1")},
+					Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"),
+						"devices.kubevirt.io/tun": resource.MustParse("1")},
+					Limits: corev1.ResourceList{"devices.kubevirt.io/tun": resource.MustParse("1")},
 				},
 			}},
 			Volumes: []corev1.Volume{
@@ -56,9 +60,10 @@ func TestPodsInCache(t *testing.T) {
 	g.Expect(podspec.StateClaim(kept)).To(Equal("disk"))
 	g.Expect(kept.Spec).To(Equal(corev1.PodSpec{
 		NodeName: "node", NodeSelector: full.Spec.NodeSelector, Volumes: full.Spec.Volumes[:1],
-		Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher:v1", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
-		}}},
+		Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher:v1",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")},
+			}}},
 	}))
 	full.ManagedFields, full.Spec = nil, kept.Spec
 	g.Expect(kept).To(Equal(full))
@@ -73,7 +78,9 @@ func TestNamespacesInCache(t *testing.T) {
 	}}
 	kept, err := transformNamespace(full)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(kept).To(Equal(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1", Labels: map[string]string{"a": "b"}}}))
+	g.Expect(kept).To(Equal(
+		&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1",
+			Labels: map[string]string{"a": "b"}}}))
 	for kind := range cacheOptions("kubevirt").ByObject {
 		if _, is := kind.(*corev1.Namespace); is {
 			return
@@ -102,13 +109,15 @@ func TestQuotasInCache(t *testing.T) {
 
 func podWarning(name, pod, reason string) *corev1.Event {
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Annotations: map[string]string{"big": "x"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name,
+			Annotations: map[string]string{"big": "x"}},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: metav1.NamespaceDefault, Name: pod, UID: "u"},
 		Type:           corev1.EventTypeWarning, Reason: reason, Message: "why", LastTimestamp: metav1.Now(),
 	}
 }
 
-// TestEventsInCache checks that the cache excludes frequent events, and keeps the contents only of those about launcher Pods.
+// TestEventsInCache checks that the cache excludes frequent events, and keeps the contents only of those about launcher
+// Pods.
 func TestEventsInCache(t *testing.T) {
 	g := NewWithT(t)
 	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"))

@@ -30,8 +30,9 @@ import (
 	"github.com/vireo-project/vireo/internal/webhook/server"
 )
 
-// Certificates provides the serving certificate and the paths of the webhooks from a Secret. It watches the Secret instead of mounting it,
-// because the kubelet updates mounts once a minute, and the first certificate should be used at once.
+// Certificates provides the serving certificate and the paths of the webhooks from a Secret. It watches the Secret
+// instead of mounting it, because the kubelet updates mounts once a minute, and the first certificate should be used at
+// once.
 type Certificates struct {
 	key     types.NamespacedName
 	hooks   webhookcertificate.Hooks
@@ -48,7 +49,8 @@ var errNoCertificate = errors.New("the serving certificate is not there yet")
 // serve makes a server use the certificate.
 func (c *Certificates) serve(config *tls.Config) { config.GetCertificate = c.Get }
 
-// NewCertificates returns Certificates without a certificate. Configure the servers with Get, then call Setup with the manager.
+// NewCertificates returns Certificates without a certificate. Configure the servers with Get, then call Setup with the
+// manager.
 func NewCertificates(o *Options) *Certificates {
 	return &Certificates{
 		key:   types.NamespacedName{Namespace: o.Namespace, Name: certificate.WebhooksSecret},
@@ -93,7 +95,8 @@ func (c *Certificates) Webhook(path string) (name string, ok bool) {
 	return "", false
 }
 
-// Ready is a readiness check. It returns an error until there is a certificate that the API server trusts for every webhook.
+// Ready is a readiness check. It returns an error until there is a certificate that the API server trusts for every
+// webhook.
 func (c *Certificates) Ready(request *http.Request) error {
 	certificate := c.current.Load()
 	if certificate == nil {

@@ -16,7 +16,8 @@ import (
 func TestClaimsInCache(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: "disk", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}, Annotations: map[string]string{
-			corev1.LastAppliedConfigAnnotation: "{}", "user.example/storage.thick-provisioned": "true", "a.example/long": strings.Repeat("x", 200<<10),
+			corev1.LastAppliedConfigAnnotation: "{}", "user.example/storage.thick-provisioned": "true",
+			"a.example/long": strings.Repeat("x", 200<<10),
 		},
 	}}
 	for i := range 1000 {

@@ -23,8 +23,8 @@ const (
 	retryPeriod      = 2 * time.Second
 )
 
-// newLease returns the lock of the leader election. controller-runtime's own would have a holder that is no Pod's name. The election records
-// no events, so that a restart writes nothing: the Lease names the leader and when it became that.
+// newLease returns the lock of the leader election. controller-runtime's own would have a holder that is no Pod's name.
+// The election records no events, so that a restart writes nothing: the Lease names the leader and when it became that.
 func newLease(config *rest.Config, o *Options) (*resourcelock.LeaseLock, error) {
 	identity, err := leaderIdentity(o.PodName)
 	if err != nil {
@@ -44,10 +44,10 @@ func newLease(config *rest.Config, o *Options) (*resourcelock.LeaseLock, error) 
 	}, nil
 }
 
-// leaderIdentity returns the holder of the Lease: the Pod's name, as in KubeVirt, whose clients read the Pod with that name. No two
-// processes may have the same holder, since each would take the Lease for its own. Two containers of one Pod with one name never run at
-// once, and a restarted one continues at once with the Lease that it had. The host's name would not do in place of the Pod's: a patch
-// of the Deployment can give all its Pods the same.
+// leaderIdentity returns the holder of the Lease: the Pod's name, as in KubeVirt, whose clients read the Pod with that
+// name. No two processes may have the same holder, since each would take the Lease for its own. Two containers of one
+// Pod with one name never run at once, and a restarted one continues at once with the Lease that it had. The host's
+// name would not do in place of the Pod's: a patch of the Deployment can give all its Pods the same.
 func leaderIdentity(podName string) (string, error) {
 	if podName != "" {
 		return podName, nil

@@ -33,12 +33,14 @@ func TestTheLeaderIsAPod(t *testing.T) {
 		_, _ = w.Write(raw)
 	}))
 	t.Cleanup(server.Close)
-	config := &rest.Config{Host: server.URL, UserAgent: "virt-controller", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	config := &rest.Config{Host: server.URL, UserAgent: "virt-controller",
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	lock, err := newLease(config, options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lock.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: lock.Identity(), LeaseDurationSeconds: 15}); err != nil {
+	if err := lock.Create(t.Context(),
+		resourcelock.LeaderElectionRecord{HolderIdentity: lock.Identity(), LeaseDurationSeconds: 15}); err != nil {
 		t.Fatal(err)
 	}
 	if path != "/apis/coordination.k8s.io/v1/namespaces/kubevirt/leases" || !strings.HasSuffix(agent, "/leader-election") {

@@ -63,8 +63,8 @@ const (
 	apiAccount        = "kubevirt-apiserver"
 )
 
-// gcPercent is by how much the heap may grow before garbage is collected. Most of the heap is a cache of the cluster's objects, so that Go's
-// default of 100 would let virt-controller take twice its size.
+// gcPercent is by how much the heap may grow before garbage is collected. Most of the heap is a cache of the cluster's
+// objects, so that Go's default of 100 would let virt-controller take twice its size.
 const gcPercent = 40
 
 // Run runs virt-controller until the context ends.
@@ -79,7 +79,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err != nil {
 		return err
 	}
-	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts), clusterconfig.WithLiveMetadata(o.LiveMetadata))
+	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts),
+		clusterconfig.WithLiveMetadata(o.LiveMetadata))
 	limiter := requestlimit.New(store.Current().RateLimits.Controller)
 	certificates := NewCertificates(o)
 	mgr, err := newManager(config, limiter, o, certificates, store)
@@ -92,7 +93,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return fmt.Errorf("%w (are the CRDs installed?)", err)
 	}
 	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.Controller }))
-	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Controller }))
+	store.Subscribe(limiter.Subscriber(
+		func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Controller }))
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
@@ -116,14 +118,17 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := setupTracing(ctx, mgr, l.Logger); err != nil {
 		return err
 	}
-	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "brokerImage", o.BrokerImage, "apiImage", o.APIImage)
+	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage",
+		o.HandlerImage, "brokerImage", o.BrokerImage, "apiImage", o.APIImage)
 	return mgr.Start(ctx)
 }
 
-// setupWebhooks registers the webhooks. They have clients with a rate limit of their own, so that reconcilers do not delay them.
+// setupWebhooks registers the webhooks. They have clients with a rate limit of their own, so that reconcilers do not
+// delay them.
 func setupWebhooks(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
 	limiter := requestlimit.New(store.Current().RateLimits.Webhook)
-	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Webhook }))
+	store.Subscribe(limiter.Subscriber(
+		func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Webhook }))
 	config := limiter.Config(mgr.GetConfig())
 	options := client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}
 	direct, err := client.New(config, options)
@@ -177,7 +182,9 @@ func newManager(
 }
 
 // setupReconcilers adds the reconcilers, and returns that of VMIs.
-func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (*virtualmachineinstance.Reconciler, error) {
+func setupReconcilers(
+	mgr ctrl.Manager, o *Options, store *clusterconfig.Store,
+) (*virtualmachineinstance.Reconciler, error) {
 	recorded, err := recorder.Add(mgr, corev1.EventSource{Component: componentName})
 	if err != nil {
 		return nil, err
@@ -206,8 +213,8 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	// Shared, since the reconciler of VMs writes VMIs too.
 	ownWrites := optimistic.Client(mgr.GetClient(), &v1.VirtualMachine{}, &v1.VirtualMachineInstance{})
 	instances := &virtualmachineinstance.Reconciler{
-		Client: ownWrites, APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
-		DataVolumes: imports, AgentRecorder: agentOf(recorded),
+		Client: ownWrites, APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
+		Namespace: o.Namespace, DataVolumes: imports, AgentRecorder: agentOf(recorded),
 	}
 	reconcilers := []settable{
 		installation,
@@ -223,12 +230,13 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
 		},
 		&virtualmachinepool.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"), Clock: o.Clock,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"),
+			Clock: o.Clock,
 		},
 		instances,
 		&virtualmachineexport.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("export-controller"), DataVolumes: imports,
-			VolumeSnapshots: snapshots, Config: store, Namespace: o.Namespace, Clock: o.Clock,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("export-controller"),
+			DataVolumes: imports, VolumeSnapshots: snapshots, Config: store, Namespace: o.Namespace, Clock: o.Clock,
 		},
 	}
 	all := slices.Concat(reconcilers,
@@ -245,10 +253,11 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 // settable is a reconciler.
 type settable interface{ SetupWithManager(mgr ctrl.Manager) error }
 
-// snapshotReconcilers returns the reconcilers of snapshots, restores, clones and backups. source returns the recorder of a component.
+// snapshotReconcilers returns the reconcilers of snapshots, restores, clones and backups. source returns the recorder
+// of a component.
 func snapshotReconcilers(
-	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, imports *datavolume.Store, snapshots *volumesnapshot.Store,
-	exporters virtualmachineexport.PodCache,
+	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, imports *datavolume.Store,
+	snapshots *volumesnapshot.Store, exporters virtualmachineexport.PodCache,
 ) []settable {
 	snapshotRecorder := source("snapshot-controller")
 	return []settable{
@@ -268,30 +277,35 @@ func snapshotReconcilers(
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("clone-controller"), Clock: o.Clock,
 		},
 		&virtualmachinebackup.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("vmbackup-controller"), Clock: o.Clock,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: exporters, Recorder: source("vmbackup-controller"),
+			Clock: o.Clock,
 		},
 	}
 }
 
-// migrationReconcilers returns the reconcilers that migrate VMIs and start migrations. source returns the recorder of a component.
+// migrationReconcilers returns the reconcilers that migrate VMIs and start migrations. source returns the recorder of a
+// component.
 func migrationReconcilers(
-	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, store *clusterconfig.Store, deployment func(*v1.KubeVirt) (string, error),
+	mgr ctrl.Manager, o *Options, source func(component string) events.EventRecorder, store *clusterconfig.Store,
+	deployment func(*v1.KubeVirt) (string, error),
 ) []settable {
 	return []settable{
 		&virtualmachineinstancemigration.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 		},
 		&evacuation.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("disruptionbudget-controller"), Config: store,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("disruptionbudget-controller"),
+			Config: store,
 		},
 		&workloadupdate.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("workload-update-controller"), Config: store, Namespace: o.Namespace,
-			DeploymentID: deployment,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("workload-update-controller"),
+			Config: store, Namespace: o.Namespace, DeploymentID: deployment,
 		},
 	}
 }
 
-// agentOf returns a function that returns the recorder of events which virt-controller records in place of a node's agent.
+// agentOf returns a function that returns the recorder of events which virt-controller records in place of a node's
+// agent.
 func agentOf(recorded *recorder.Recorder) func(node string) events.EventRecorder {
 	return func(node string) events.EventRecorder {
 		return recorded.WithSource(corev1.EventSource{Component: "virt-handler", Host: node})

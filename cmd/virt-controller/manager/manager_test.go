@@ -49,7 +49,8 @@ const (
 	root    = "../../.."
 	timeout = time.Minute
 	// Names of config/webhook, which the roles contain.
-	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
+	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration",
+		"virt-controller-validating-webhook-configuration"
 )
 
 func TestMain(m *testing.M) {
@@ -85,8 +86,8 @@ func TestRun(t *testing.T) {
 	c, err := client.New(config, client.Options{Scheme: NewScheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
-		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
-		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", BrokerImage: "e.org/b:v1", APIImage: "e.org/a:v1",
+		Namespace: "kubevirt", BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		LeaderElection: true, PodName: "virt-controller-1", MetricsAuthorization: true,
 	}
@@ -123,7 +124,8 @@ func TestRun(t *testing.T) {
 	g.Expect(rights.Scrape(t.Context(), options.Port, token)).To(Succeed())
 
 	// The agents are installed for a KubeVirt object.
-	g.Expect(c.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
+	g.Expect(c.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).
+		To(Succeed())
 	agents := &appsv1.DaemonSet{}
 	g.Eventually(func() error {
 		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: manifests.HandlerName}, agents)
@@ -131,7 +133,8 @@ func TestRun(t *testing.T) {
 
 	// The common instance types are installed, and restored when one is deleted.
 	small := &v1beta1.VirtualMachineClusterInstancetype{ObjectMeta: metav1.ObjectMeta{Name: "u1.small"}}
-	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(small), small) }, timeout).Should(Succeed())
+	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(small), small) }, timeout).
+		Should(Succeed())
 	deleted := small.UID
 	g.Expect(c.Delete(t.Context(), small)).To(Succeed())
 	g.Eventually(func(g Gomega) {
@@ -140,31 +143,37 @@ func TestRun(t *testing.T) {
 	}, timeout).Should(Succeed())
 
 	// The rules for Prometheus are installed and restored while the Prometheus operator is there.
-	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: prometheus.DefaultNamespaces[1]}})).To(Succeed())
+	g.Expect(c.Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: prometheus.DefaultNamespaces[1]}})).To(Succeed())
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: prometheus.RoleName}}
 	g.Expect(apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(role), role))).To(BeTrue())
 	operatorKinds := apiserver.Install(filepath.Join(root, "test", "prometheusoperator"))
 	_, err = envtest.InstallCRDs(config, operatorKinds)
 	g.Expect(err).NotTo(HaveOccurred())
 	for range 2 {
-		for kind, namespace := range map[string]string{"PrometheusRule": "kubevirt", "ServiceMonitor": prometheus.DefaultNamespaces[1]} {
+		for kind, namespace := range map[string]string{"PrometheusRule": "kubevirt",
+			"ServiceMonitor": prometheus.DefaultNamespaces[1]} {
 			object := &unstructured.Unstructured{}
 			object.SetGroupVersionKind(schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: kind})
 			object.SetNamespace(namespace)
 			object.SetName(prometheus.Name)
-			g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(object), object) }, timeout).Should(Succeed(), kind)
+			g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(object), object) }, timeout).
+				Should(Succeed(), kind)
 			g.Expect(c.Delete(t.Context(), object)).To(Succeed())
 		}
-		g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).Should(Succeed())
+		g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).
+			Should(Succeed())
 		g.Expect(c.Delete(t.Context(), role)).To(Succeed())
 	}
-	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).Should(Succeed())
+	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).
+		Should(Succeed())
 	// A kind that has just been installed is watched after some attempts.
 	for _, resource := range []string{"prometheusrules", "servicemonitors"} {
 		g.Eventually(func() bool { return isWatched(t.Context(), g, config, resource) }, timeout).Should(BeTrue(), resource)
 	}
 	g.Expect(envtest.UninstallCRDs(config, operatorKinds)).To(Succeed())
-	g.Eventually(func() bool { return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(role), role)) }, timeout).Should(BeTrue())
+	g.Eventually(func() bool { return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(role), role)) },
+		timeout).Should(BeTrue())
 
 	// /healthz reports the current version of the object, without authorization.
 	g.Eventually(func(g Gomega) {
@@ -180,7 +189,8 @@ func TestRun(t *testing.T) {
 	}
 	configure(`{"tlsConfiguration":{"minTLSVersion":"VersionTLS13"}}`)
 	for _, port := range []int{options.WebhookPort, options.Port} {
-		g.Eventually(func() error { return rights.DialTLS12(t.Context(), port) }, timeout).Should(MatchError(ContainSubstring("protocol version")))
+		g.Eventually(func() error { return rights.DialTLS12(t.Context(), port) }, timeout).
+			Should(MatchError(ContainSubstring("protocol version")))
 	}
 	configure(`{"tlsConfiguration":null}`)
 	for _, port := range []int{options.WebhookPort, options.Port} {
@@ -188,10 +198,12 @@ func TestRun(t *testing.T) {
 	}
 
 	// Components get only the certificates of their own roles and nodes.
-	issued := source(t, rights.Handler.ImpersonateOn(config, "blue"), certificate.AgentServing, certificate.AgentSubject("blue"))
+	issued := source(t, rights.Handler.ImpersonateOn(config, "blue"), certificate.AgentServing,
+		certificate.AgentSubject("blue"))
 	g.Eventually(issued.Current, timeout).ShouldNot(BeNil())
 	g.Expect(issued.Current().Leaf.DNSNames).To(Equal([]string{"blue.virt-handler"}))
-	other := source(t, rights.Handler.ImpersonateOn(config, "blue"), certificate.AgentServing, certificate.AgentSubject("red"))
+	other := source(t, rights.Handler.ImpersonateOn(config, "blue"), certificate.AgentServing,
+		certificate.AgentSubject("red"))
 	g.Eventually(func(g Gomega) {
 		list := &certificatesv1.CertificateSigningRequestList{}
 		g.Expect(c.List(t.Context(), list)).To(Succeed())
@@ -224,7 +236,8 @@ func TestRun(t *testing.T) {
 
 func TestMissingOptions(t *testing.T) {
 	err := (&Options{}).Validate()
-	for _, flag := range []string{"--launcher-image", "--handler-image", "--broker-image", "--api-image", "--install-namespace"} {
+	for _, flag := range []string{"--launcher-image", "--handler-image", "--broker-image", "--api-image",
+		"--install-namespace"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("no error about %s: %v", flag, err)
 		}
@@ -282,11 +295,13 @@ func source(t *testing.T, config *rest.Config, role certificate.Role, subject ce
 	return s
 }
 
-// getProfiles requests profiles as virt-api does, with the certificates to trust that are published now. It returns the code.
+// getProfiles requests profiles as virt-api does, with the certificates to trust that are published now. It returns the
+// code.
 func getProfiles(t *testing.T, c client.Client, port int, own certificate.Provider) (int, error) {
 	t.Helper()
 	bundles := &corev1.ConfigMap{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: certificate.BundleName}, bundles); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: certificate.BundleName},
+		bundles); err != nil {
 		return 0, err
 	}
 	trust := t.TempDir()
@@ -299,37 +314,42 @@ func getProfiles(t *testing.T, c client.Client, port int, own certificate.Provid
 	if err != nil {
 		return 0, err
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, profiler.DumpPath), http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		fmt.Sprintf("https://127.0.0.1:%d%s", port, profiler.DumpPath), http.NoBody)
 	if err != nil {
 		return 0, err
 	}
-	response, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}).Do(request)
+	response, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}).Do(
+		request)
 	if err != nil {
 		return 0, err
 	}
 	return response.StatusCode, response.Body.Close()
 }
 
-// createWebhookConfigurations creates the configurations that get the CA bundle. They match no requests, since no Service leads
-// to the test.
+// createWebhookConfigurations creates the configurations that get the CA bundle. They match no requests, since no
+// Service leads to the test.
 func createWebhookConfigurations(ctx context.Context, g *WithT, c client.Client) {
-	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks", Path: ptr.To("/hook")}}
+	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks",
+		Path: ptr.To("/hook")}}
 	none := ptr.To(admissionv1.SideEffectClassNone)
 	g.Expect(c.Create(ctx, &admissionv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: mutatingWebhooks},
-		Webhooks:   []admissionv1.MutatingWebhook{{Name: "virtualmachines-mutator.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks: []admissionv1.MutatingWebhook{{Name: "virtualmachines-mutator.kubevirt.io", ClientConfig: service,
+			SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	})).To(Succeed())
 	g.Expect(c.Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
-		Webhooks:   []admissionv1.ValidatingWebhook{{Name: validatingWebhook, ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+		Webhooks: []admissionv1.ValidatingWebhook{{Name: validatingWebhook, ClientConfig: service, SideEffects: none,
+			AdmissionReviewVersions: []string{"v1"}}},
 	})).To(Succeed())
 }
 
 // validatingWebhook is the webhook in the validating configuration.
 const validatingWebhook = "virtualmachine-validator.kubevirt.io"
 
-// expectSecretPaths expects that a webhook responds at the path of its configuration only, and that the configuration gets this path again
-// when someone else writes it.
+// expectSecretPaths expects that a webhook responds at the path of its configuration only, and that the configuration
+// gets this path again when someone else writes it.
 func expectSecretPaths(t *testing.T, g Gomega, c client.Client, port int) {
 	t.Helper()
 	configuration := &admissionv1.ValidatingWebhookConfiguration{}
@@ -340,7 +360,8 @@ func expectSecretPaths(t *testing.T, g Gomega, c client.Client, port int) {
 	post := func(path string) int {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 		defer transport.CloseIdleConnections()
-		response, err := (&http.Client{Transport: transport}).Post(fmt.Sprintf("https://127.0.0.1:%d%s", port, path), "application/json", strings.NewReader("{}"))
+		response, err := (&http.Client{Transport: transport}).Post(fmt.Sprintf("https://127.0.0.1:%d%s", port, path),
+			"application/json", strings.NewReader("{}"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(response.Body.Close()).To(Succeed())
 		return response.StatusCode
@@ -357,8 +378,8 @@ func expectSecretPaths(t *testing.T, g Gomega, c client.Client, port int) {
 	g.Eventually(path, timeout, "10ms").Should(Equal(first))
 }
 
-// servedChain returns the serving certificate. It connects as the API server does: with the Service's name, and the CA of the
-// webhook configurations.
+// servedChain returns the serving certificate. It connects as the API server does: with the Service's name, and the CA
+// of the webhook configurations.
 func servedChain(g Gomega, c client.Client, port int) *x509.Certificate {
 	ctx := context.Background()
 	mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
@@ -369,7 +390,8 @@ func servedChain(g Gomega, c client.Client, port int) *x509.Certificate {
 	pool := x509.NewCertPool()
 	g.Expect(pool.AppendCertsFromPEM(ca)).To(BeTrue())
 
-	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: pool, ServerName: "hooks.kubevirt.svc", MinVersion: tls.VersionTLS12}}
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: pool, ServerName: "hooks.kubevirt.svc",
+		MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { g.Expect(conn.Close()).To(Succeed()) }()

@@ -24,9 +24,9 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 	const (
 		// The heap of 10,000 VMs of the usual size, docs/adr/0039-memory-of-the-components.md.
 		heap = 290 * mib
-		// The workers that list the metadata of a namespace: those of pools, replica sets, clones, backups, and VMIs that backups have
-		// abandoned, those of VMIs, which look for the state claim, and the one that admits migrations, which lists whole ones afterwards.
-		// A page is in memory encoded and decoded.
+		// The workers that list the metadata of a namespace: those of pools, replica sets, clones, backups, and VMIs that
+		// backups have abandoned, those of VMIs, which look for the state claim, and the one that admits migrations, which
+		// lists whole ones afterwards. A page is in memory encoded and decoded.
 		listing, listingWhole, copies = 5*3 + 10 + 1, 1, 2
 		// large is how many objects of a mebibyte fit beside all that. SECURITY.md names the number.
 		large = 250
@@ -36,7 +36,8 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 	limit := memoryLimit(t) / 100 * memorylimit.PureGo
 	t.Logf("%d MiB, limit for Go: %d MiB", used/mib, limit/mib)
 	if used+large*mib > limit {
-		t.Errorf("the heap may have %d MiB with %d objects of 1 MiB, and GOMEMLIMIT is %d MiB", used/mib+large, large, limit/mib)
+		t.Errorf("the heap may have %d MiB with %d objects of 1 MiB, and GOMEMLIMIT is %d MiB", used/mib+large, large,
+			limit/mib)
 	}
 }
 

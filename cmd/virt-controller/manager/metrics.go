@@ -30,8 +30,8 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/observe/tracing"
 )
 
-// queues are KubeVirt's names of the work queues, by the names of our controllers. Queues of other controllers have the name of
-// their controller.
+// queues are KubeVirt's names of the work queues, by the names of our controllers. Queues of other controllers have the
+// name of their controller.
 var queues = map[string]string{
 	"virtualmachine":                   "virt-controller-vm",
 	"virtualmachineinstance":           "virt-controller-vmi",
@@ -80,7 +80,8 @@ func collectors(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]pro
 	if err := mgr.Add(transitions); err != nil {
 		return nil, err
 	}
-	process := monitoring.Process(health.Ready(mgr), metrics.Closed(mgr.Elected()), func() bool { return store.Current().UseEmulation })
+	process := monitoring.Process(health.Ready(mgr), metrics.Closed(mgr.Elected()),
+		func() bool { return store.Current().UseEmulation })
 	return append(append(process, transitions.Collectors()...),
 		&monitoring.Collector{
 			Reader: mgr.GetCache(), Elected: mgr.Elected(), Config: store.Current, Labels: monitoring.Labels(labels),

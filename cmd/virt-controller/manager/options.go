@@ -34,7 +34,8 @@ type Options struct {
 	APIImage      string
 	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
 	GuestfsImage string
-	// ExporterImage and ExportProxyImage are the images of virt-exportserver and virt-exportproxy; empty if there are none.
+	// ExporterImage and ExportProxyImage are the images of virt-exportserver and virt-exportproxy; empty if there are
+	// none.
 	ExporterImage    string
 	ExportProxyImage string
 	// Namespace is the install namespace.
@@ -93,7 +94,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.BrokerImage, "broker-image", os.Getenv(brokerImageEnv),
 		"image of virt-broker, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+brokerImageEnv)
 	fs.StringVar(&o.APIImage, "api-image", os.Getenv(apiImageEnv),
-		"image of virt-api, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+apiImageEnv)
+		"image of virt-api, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+
+			apiImageEnv)
 	fs.StringVar(&o.GuestfsImage, "guestfs-image", os.Getenv(guestfsImageEnv),
 		"image of libguestfs-tools, which virtctl guestfs runs, unless the KubeVirt object names a registry or a tag; empty if there is none; "+
 			"the default is the environment variable "+guestfsImageEnv)
@@ -104,17 +106,20 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"image of virt-exportproxy, unless the KubeVirt object names a registry or a tag; empty if there is none; "+
 			"the default is the environment variable "+proxyImageEnv)
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
-		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+", or "+defaultNamespace)
+		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+
+			", or "+defaultNamespace)
 	// Not a flag: the KubeVirt object's flags are the same for all Pods, each of which would be the leader.
 	o.PodName = os.Getenv(podNameEnv)
-	fs.StringVar(&o.KubeletRoot, "kubelet-root", manifests.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", manifests.DefaultKubeletRoot,
+		"root directory of the kubelet on the nodes")
 	fs.StringVar(&o.BindAddress, "listen", "", "IP address on which the metrics are served, all addresses if empty")
 	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
 	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false,
 		"serve the metrics of all components only to clients that may get the URL /metrics; by default everyone may, as in KubeVirt")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
 	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "HTTPS port of the webhooks")
-	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service", "name of the Service of the webhooks")
+	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service",
+		"name of the Service of the webhooks")
 	fs.StringVar(&o.MutatingWebhooks, "mutating-webhooks", "virt-controller-mutating-webhook-configuration",
 		"name of the MutatingWebhookConfiguration whose CA bundle is set")
 	fs.StringVar(&o.ValidatingWebhooks, "validating-webhooks", "virt-controller-validating-webhook-configuration",
@@ -123,10 +128,12 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.Var((*keys)(&o.LiveMetadata.Annotations), "additional-launcher-annotations-sync",
 		"comma-separated keys of annotations that are copied from a VM's template to its VMI and its running launcher Pod; "+
 			"a key that ends in * is a prefix")
-	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync", "comma-separated keys of labels that are copied in the same way")
+	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync",
+		"comma-separated keys of labels that are copied in the same way")
 	fs.StringVar(&o.RunbookURL, "runbook-url-template", envOr(runbookEnv, rules.DefaultRunbookURL),
 		"template of the addresses of runbooks in alerts, with one %s for the alert's name; the default is the environment variable "+runbookEnv)
-	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
+	fs.IntVar(&o.Verbosity, "v", 0,
+		"minimum log verbosity; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
 }
 
 // Validate returns an error for each missing option.
@@ -183,9 +190,9 @@ func envOr(name, fallback string) string {
 	return fallback
 }
 
-// restartsContainers reports whether the cluster supports a container with a restart policy that differs from the Pod's. Older
-// API servers reject such a Pod; version 1.34, where the feature is alpha, drops the policy if the feature is off.
-// Source: ContainerRestartRules in kubernetes pkg/features/kube_features.go and pkg/apis/core/validation.
+// restartsContainers reports whether the cluster supports a container with a restart policy that differs from the
+// Pod's. Older API servers reject such a Pod; version 1.34, where the feature is alpha, drops the policy if the feature
+// is off. Source: ContainerRestartRules in kubernetes pkg/features/kube_features.go and pkg/apis/core/validation.
 func restartsContainers(config *rest.Config) (bool, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {

@@ -102,7 +102,8 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--port is %d: it must be a port from 1 to 65535", o.Port))
 	}
 	if o.MetricsPort < 0 || o.MetricsPort > 65535 || o.MetricsPort != 0 && o.MetricsPort == o.Port {
-		errs = append(errs, fmt.Errorf("--metrics-port is %d: it must be a port from 1 to 65535 other than --port, or 0", o.MetricsPort))
+		errs = append(errs, fmt.Errorf("--metrics-port is %d: it must be a port from 1 to 65535 other than --port, or 0",
+			o.MetricsPort))
 	}
 	return errors.Join(errs...)
 }

@@ -96,8 +96,9 @@ func (w *world) authorities() {
 		data, err := authority.Data()
 		w.g.Expect(err).NotTo(HaveOccurred())
 		w.g.Expect(w.client.Create(w.t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue}},
-			Type:       corev1.SecretTypeTLS, Data: data,
+			ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: role.AuthoritySecret(),
+				Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue}},
+			Type: corev1.SecretTypeTLS, Data: data,
 		})).To(Succeed())
 		w.g.Expect(os.WriteFile(filepath.Join(w.trust, role.Name), authority.Bundle(), 0o600)).To(Succeed())
 		switch role.Name {
@@ -110,11 +111,13 @@ func (w *world) authorities() {
 }
 
 func (w *world) export(authority certificate.Authority) {
-	crt, key, err := authority.Issue(certificate.Subject{DNSNames: []string{content.ServerName("default", "export")}}, time.Now(), time.Now().Add(time.Hour))
+	crt, key, err := authority.Issue(certificate.Subject{DNSNames: []string{content.ServerName("default", "export")}},
+		time.Now(), time.Now().Add(time.Hour))
 	w.g.Expect(err).NotTo(HaveOccurred())
 	pair, err := tls.X509KeyPair(crt, key)
 	w.g.Expect(err).NotTo(HaveOccurred())
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(rw, "exported "+r.URL.Path) }))
+	server := httptest.NewUnstartedServer(
+		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(rw, "exported "+r.URL.Path) }))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	w.t.Cleanup(server.Close)
@@ -128,7 +131,8 @@ func (w *world) sign() {
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{installed: {}}},
 	})
 	w.g.Expect(err).NotTo(HaveOccurred())
-	w.g.Expect((&certificatesigningrequest.Reconciler{Client: mgr.GetClient(), Namespace: installed, Config: clusterconfig.NewStore()}).SetupWithManager(mgr)).To(Succeed())
+	w.g.Expect((&certificatesigningrequest.Reconciler{Client: mgr.GetClient(), Namespace: installed,
+		Config: clusterconfig.NewStore()}).SetupWithManager(mgr)).To(Succeed())
 	w.background(mgr.Start)
 }
 
@@ -154,7 +158,8 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 	log, err := livelog.New(0)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
-		Address: "127.0.0.1", Port: 8443, MetricsPort: portOf(observed), Namespace: installed, TrustDirectory: w.trust, Listener: listener,
+		Address: "127.0.0.1", Port: 8443, MetricsPort: portOf(observed), Namespace: installed, TrustDirectory: w.trust,
+		Listener: listener,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, w.exporter)
 		},
@@ -208,7 +213,8 @@ func TestDownloadThroughTheProxy(t *testing.T) {
 	w.g.Expect(code("/metrics")()).To(Equal(http.StatusBadRequest))
 	found, metrics := from(observed.Addr().String(), "/metrics")
 	w.g.Expect(found).To(Equal(http.StatusOK))
-	w.g.Expect(metrics).To(And(ContainSubstring("kubevirt_rest_client_requests_total{"), ContainSubstring("\ngo_goroutines ")))
+	w.g.Expect(metrics).To(
+		And(ContainSubstring("kubevirt_rest_client_requests_total{"), ContainSubstring("\ngo_goroutines ")))
 	found, health := from(observed.Addr().String(), "/healthz")
 	w.g.Expect(found).To(Equal(http.StatusOK))
 	w.g.Expect(health).To(ContainSubstring("config-resource-version"))

@@ -88,7 +88,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.HandlerOn(o.Node) }))
-	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Handler }))
+	store.Subscribe(limiter.Subscriber(
+		func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Handler }))
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
@@ -101,7 +102,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err != nil {
 		return err
 	}
-	if err := setupMetrics(mgr, o, store, append(guests.collectors, nodeCollectors(mgr, o, devices.Responds)...)); err != nil {
+	if err := setupMetrics(mgr, o, store,
+		append(guests.collectors, nodeCollectors(mgr, o, devices.Responds)...)); err != nil {
 		return err
 	}
 	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
@@ -110,7 +112,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		}
 	}
 	l.Info("Starting virt-handler", "node", o.Node, "namespace", o.Namespace)
-	until, stop := (&drain{node: o.Node, limit: drainLimit, log: l.Logger, caches: []cache.Cache{mgr.GetCache(), guests.incoming}}).after(ctx)
+	until, stop := (&drain{node: o.Node, limit: drainLimit, log: l.Logger,
+		caches: []cache.Cache{mgr.GetCache(), guests.incoming}}).after(ctx)
 	defer stop()
 	return mgr.Start(until)
 }
@@ -145,7 +148,8 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 
 // CacheOptions limit the cache to objects of the node.
 func CacheOptions(o *Options) cache.Options {
-	app, err := labels.NewRequirement(v1.AppLabel, selection.In, []string{launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue})
+	app, err := labels.NewRequirement(v1.AppLabel, selection.In,
+		[]string{launcherpod.AppLabelValue, launcherpod.AttachmentLabelValue})
 	utilruntime.Must(err) // the values are constants
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -165,9 +169,9 @@ func CacheOptions(o *Options) cache.Options {
 	}
 }
 
-// slimVMI removes from a VMI in the cache what the agent does not read, because a tenant determines the size of a VMI: the fields for the
-// scheduler and most labels. Of a VMI that has ended, which its owner may keep for long, it keeps only what the cleanup needs. The
-// result must not be written back; the agent writes only statuses.
+// slimVMI removes from a VMI in the cache what the agent does not read, because a tenant determines the size of a VMI:
+// the fields for the scheduler and most labels. Of a VMI that has ended, which its owner may keep for long, it keeps
+// only what the cleanup needs. The result must not be written back; the agent writes only statuses.
 func slimVMI(object any) (any, error) {
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
 		keepLabels(vmi)
@@ -196,7 +200,8 @@ func keepLabels(vmi *v1.VirtualMachineInstance) {
 // podLabels are the labels of launcher Pods that the agent reads.
 var podLabels = []string{v1.AppLabel, v1.CreatedByLabel, v1.MigrationJobLabel, podspec.SidecarLabel}
 
-// slimPod keeps of the labels and the spec of a launcher Pod or an attachment Pod what the agent reads. A launcher Pod has the VMI's labels.
+// slimPod keeps of the labels and the spec of a launcher Pod or an attachment Pod what the agent reads. A launcher Pod
+// has the VMI's labels.
 func slimPod(object any) (any, error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return !slices.Contains(podLabels, key) })
@@ -235,7 +240,9 @@ func nodeFacts(o *Options) facts.Node {
 }
 
 // setupReconciler adds the reconciler of the node's guests.
-func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, broker *brokerclient.Client) (*guests, error) {
+func setupReconciler(
+	mgr ctrl.Manager, o *Options, store *clusterconfig.Store, broker *brokerclient.Client,
+) (*guests, error) {
 	triggers := agentvmi.NewTriggers()
 	responses := hypervisor.NewResponseBudget()
 	connections, err := addConnections(mgr, o, broker, responses, triggers)
@@ -285,7 +292,8 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 	if err := moves.serve(mgr, o, connections, broker, r, checksum); err != nil {
 		return nil, err
 	}
-	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, OnReconnect: r.Recheck}); err != nil {
+	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node,
+		OnReconnect: r.Recheck}); err != nil {
 		return nil, err
 	}
 	labels, err := metrics.AddLabelFilter(mgr, o.Namespace)
@@ -293,8 +301,9 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, b
 		return nil, err
 	}
 	return &guests{
-		collectors: append(r.Metrics(), GuestMetrics(o.Node, r, connections, labels), &guestmetrics.PanicCollector{Counts: connections.Panics}),
-		incoming:   moves.incoming, brokerResponds: func() { brokerResponds(connections, r) },
+		collectors: append(r.Metrics(), GuestMetrics(o.Node, r, connections, labels),
+			&guestmetrics.PanicCollector{Counts: connections.Panics}),
+		incoming: moves.incoming, brokerResponds: func() { brokerResponds(connections, r) },
 	}, r.SetupWithManager(mgr, triggers)
 }
 
@@ -306,7 +315,8 @@ func brokerResponds(connections *rpc.Manager, guests *agentvmi.Reconciler) {
 
 // addConnections adds the connections to the libvirtds of this node's launchers to the manager.
 func addConnections(
-	mgr ctrl.Manager, o *Options, broker *brokerclient.Client, responses *hypervisor.ResponseBudget, triggers *agentvmi.Triggers,
+	mgr ctrl.Manager, o *Options, broker *brokerclient.Client, responses *hypervisor.ResponseBudget,
+	triggers *agentvmi.Triggers,
 ) (*rpc.Manager, error) {
 	connections, err := rpc.NewManager(rpc.Options{
 		Broker: broker, RelayDir: filepath.Join(o.PrivateDir, "r"), Responses: responses, FirstConnections: firstConnections,
@@ -317,8 +327,8 @@ func addConnections(
 	return connections, mgr.Add(connections)
 }
 
-// addExporters adds the certificate for connections to exporters, and returns their configuration by the exporter's name. Without the
-// certificate, no exporter can read disks; all else works, so the Pod is ready.
+// addExporters adds the certificate for connections to exporters, and returns their configuration by the exporter's
+// name. Without the certificate, no exporter can read disks; all else works, so the Pod is ready.
 func addExporters(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (func(string) (*tls.Config, error), error) {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentBackup, certificate.AgentBackupSubject(o.Node), trust)
@@ -327,9 +337,10 @@ func addExporters(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (fun
 	return connect, mgr.Add(own)
 }
 
-// setupServer adds the server for virt-api. Until it has a certificate, the Pod is not ready and the server does not listen, but guests
-// are reconciled. Handshakes fail until it also has an authority to trust.
-func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, connections *rpc.Manager, responses *hypervisor.ResponseBudget) error {
+// setupServer adds the server for virt-api. Until it has a certificate, the Pod is not ready and the server does not
+// listen, but guests are reconciled. Handshakes fail until it also has an authority to trust.
+func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, connections *rpc.Manager,
+	responses *hypervisor.ResponseBudget) error {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
 	own.Lifetimes = store.Certificates
@@ -352,8 +363,11 @@ func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, conne
 	return mgr.Add(served)
 }
 
-// setupNode adds the reports about the node, and returns the state of its devices. brokerResponds is called when the broker responds again.
-func setupNode(mgr ctrl.Manager, o *Options, broker *brokerclient.Client, brokerResponds func()) (*brokerclient.Devices, error) {
+// setupNode adds the reports about the node, and returns the state of its devices. brokerResponds is called when the
+// broker responds again.
+func setupNode(
+	mgr ctrl.Manager, o *Options, broker *brokerclient.Client, brokerResponds func(),
+) (*brokerclient.Devices, error) {
 	capabilities, err := observe.ReadCapabilities(o.CapabilitiesDir, runtime.GOARCH)
 	if err != nil {
 		// Not fatal: running guests must be reconciled. Without a report virt-controller sets no labels for CPU models.

@@ -139,8 +139,9 @@ func (n Networks) Advertise(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) err
 	return nil
 }
 
-// plan returns the network plan of a VMI in a Pod. The Pod, not the VMI, determines whether there is a sidecar: a change of the
-// VMI affects its next Pod only. It rejects Pods on the node's network, which virt-controller does not create; the broker does too.
+// plan returns the network plan of a VMI in a Pod. The Pod, not the VMI, determines whether there is a sidecar: a
+// change of the VMI affects its next Pod only. It rejects Pods on the node's network, which virt-controller does not
+// create; the broker does too.
 func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (network.Plan, error) {
 	if pod.Spec.HostNetwork {
 		return network.Plan{}, &outcome.Terminal{Reason: agentvmi.ReasonInvalidNetwork,
@@ -167,9 +168,11 @@ type migrations struct {
 
 func newMigrations(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (*migrations, error) {
 	m := &migrations{trust: certificate.Trust(o.TrustDir), targets: peer.NewTargets()}
-	m.own = certificate.NewSource(mgr.GetConfig(), certificate.AgentMigration, certificate.AgentMigrationSubject(o.Node), m.trust)
+	m.own = certificate.NewSource(mgr.GetConfig(), certificate.AgentMigration, certificate.AgentMigrationSubject(o.Node),
+		m.trust)
 	m.own.Lifetimes = store.Certificates
-	m.peers = peer.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(m.own, m.trust, node) }, o.MigrationPort)
+	m.peers = peer.NewClient(
+		func(node string) (*tls.Config, error) { return certificate.MigrationClient(m.own, m.trust, node) }, o.MigrationPort)
 	var err error
 	m.incoming, err = incomingCache(mgr, o.Node)
 	if err != nil {
@@ -186,8 +189,8 @@ func newMigrations(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (*m
 	return m, nil
 }
 
-// IncomingOptions are the options of the cache of VMIs that migrate to the node. The manager's cache has those that run on the
-// node: a cache supports one selector for a kind.
+// IncomingOptions are the options of the cache of VMIs that migrate to the node. The manager's cache has those that run
+// on the node: a cache supports one selector for a kind.
 func IncomingOptions(node string) cache.Options {
 	return cache.Options{
 		ByObject: map[client.Object]cache.ByObject{
@@ -210,7 +213,8 @@ func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
 
 // serve adds the server for the agents of other nodes from which guests migrate to this one.
 func (m *migrations) serve(
-	mgr ctrl.Manager, o *Options, connections *rpc.Manager, broker *brokerclient.Client, guests *agentvmi.Reconciler, checksum peer.ChecksumFunc,
+	mgr ctrl.Manager, o *Options, connections *rpc.Manager, broker *brokerclient.Client, guests *agentvmi.Reconciler,
+	checksum peer.ChecksumFunc,
 ) error {
 	served, err := peer.NewServer(peer.ServerOptions{
 		TLS: certificate.MigrationServer(m.own, m.trust), PeerNode: certificate.PeerNode,

@@ -18,7 +18,8 @@ import (
 // A Pod in the cache tells whether the kubelet has applied its resources.
 func TestPodInTheCacheHasItsResources(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), "devices.kubevirt.io/tun": resource.MustParse("1")}
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			"devices.kubevirt.io/tun": resource.MustParse("1")}
 	}
 	for allocated, want := range map[string]bool{"100m": false, "200m": true} {
 		pod := &corev1.Pod{
@@ -35,7 +36,8 @@ func TestPodInTheCacheHasItsResources(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept, ok := slim.(*corev1.Pod)
-		if !ok || len(kept.Spec.Containers) != 1 || len(kept.Spec.Containers[0].Resources.Requests) != 1 || kept.Spec.Containers[0].Image != "" {
+		if !ok || len(kept.Spec.Containers) != 1 || len(kept.Spec.Containers[0].Resources.Requests) != 1 ||
+			kept.Spec.Containers[0].Image != "" {
 			t.Fatalf("the cache has %v", slim)
 		}
 		if got := resize.Applied(kept); got != want {
@@ -54,7 +56,8 @@ func TestPodInTheCacheHasItsClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept, ok := slim.(*corev1.Pod)
-	if !ok || len(kept.Spec.Volumes) != 1 || !podspec.HasClaim(kept, "claim") || slices.ContainsFunc(kept.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }) {
+	if !ok || len(kept.Spec.Volumes) != 1 || !podspec.HasClaim(kept, "claim") ||
+		slices.ContainsFunc(kept.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }) {
 		t.Errorf("the cache has %v", slim)
 	}
 }

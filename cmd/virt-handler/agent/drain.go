@@ -17,8 +17,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// drainLimit is how long an agent that is stopped waits for migrations. The DaemonSet's terminationGracePeriodSeconds is longer. KubeVirt's
-// agents wait as long.
+// drainLimit is how long an agent that is stopped waits for migrations. The DaemonSet's terminationGracePeriodSeconds
+// is longer. KubeVirt's agents wait as long.
 const drainLimit = 300 * time.Second
 
 // drain delays the end of an agent until the transfers that it takes part in have ended, because they end with it.
@@ -30,7 +30,8 @@ type drain struct {
 	caches []cache.Cache
 }
 
-// after returns a context that ends after ctx: when no guest migrates from or to the node, at the latest after the limit.
+// after returns a context that ends after ctx: when no guest migrates from or to the node, at the latest after the
+// limit.
 func (d *drain) after(ctx context.Context) (context.Context, context.CancelFunc) {
 	until, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {

@@ -63,7 +63,9 @@ func migratingTo(node string) *v1.VirtualMachineInstance {
 }
 
 // newDrain returns the drain of node-b, its cache, and the messages that it logs.
-func newDrain(t *testing.T, limit time.Duration, vmis ...*v1.VirtualMachineInstance) (*drain, *vmiCache, <-chan string) {
+func newDrain(
+	t *testing.T, limit time.Duration, vmis ...*v1.VirtualMachineInstance,
+) (*drain, *vmiCache, <-chan string) {
 	t.Helper()
 	scheme := apiruntime.NewScheme()
 	if err := v1.AddToScheme(scheme); err != nil {

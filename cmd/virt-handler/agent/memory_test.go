@@ -39,7 +39,8 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 		hypervisor.ResponseBudgetBytes +
 		hypervisor.MaxParsing*hypervisor.MaxXMLElements*hypervisor.ElementParsing +
 		launchers*(rpc.RelayBytes+
-			// One small response of libvirt and one of the guest agent, one small description, the last report of the guest, and a few checkpoints.
+			// One small response of libvirt and one of the guest agent, one small description, the last report of the guest, and
+			// a few checkpoints.
 			2*hypervisor.SmallResponse+hypervisor.SmallXML+rpc.MaxGuestInfo+rpc.SmallCheckpoints+
 			// The last statistics of the guest.
 			hypervisor.MaxStats+hypervisor.MaxUsage) +
@@ -64,7 +65,9 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 // fromManifest returns the agent's memory limit, and the size of its files in memory, which count toward it.
 func fromManifest(t *testing.T) (limit, tmpfs int64) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "..", "internal", "controller", "install", "kubevirt", "manifests", "templates", "virt-handler.yaml"))
+	content, err := os.ReadFile(
+		filepath.Join("..", "..", "..", "internal", "controller", "install", "kubevirt", "manifests", "templates",
+			"virt-handler.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

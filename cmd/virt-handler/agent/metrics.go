@@ -38,7 +38,9 @@ func setupMetrics(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, coll
 }
 
 // GuestMetrics returns the metrics of what a node's guests use.
-func GuestMetrics(node string, guests *agentvmi.Reconciler, connections *rpc.Manager, labels *metrics.LabelFilter) *guestmetrics.Collector {
+func GuestMetrics(
+	node string, guests *agentvmi.Reconciler, connections *rpc.Manager, labels *metrics.LabelFilter,
+) *guestmetrics.Collector {
 	return guestmetrics.New(guestmetrics.Options{
 		Node: node, Guests: guests.Monitored, Labels: labels,
 		Read: func(ctx context.Context, guest *guestmetrics.Guest, dirtyRate bool) (*hypervisor.Stats, error) {
@@ -58,7 +60,8 @@ func GuestMetrics(node string, guests *agentvmi.Reconciler, connections *rpc.Man
 	})
 }
 
-// nodeCollectors returns the metrics of the process and of the node. brokerResponds reports whether the node's virt-broker responds.
+// nodeCollectors returns the metrics of the process and of the node. brokerResponds reports whether the node's
+// virt-broker responds.
 func nodeCollectors(mgr ctrl.Manager, o *Options, brokerResponds func() bool) []prometheus.Collector {
 	deprecated, err := observe.DeprecatedMachineTypes(o.CapabilitiesDir)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agent sets up virt-handler: a controller-runtime manager with the VMI reconciler, the connections to launchers and
-// to virt-broker, and the reports about the node.
+// Package agent sets up virt-handler: a controller-runtime manager with the VMI reconciler, the connections to
+// launchers and to virt-broker, and the reports about the node.
 package agent
 
 import (
@@ -27,8 +27,8 @@ const (
 type Options struct {
 	// Node is the node's name.
 	Node string
-	// Listen is the IP address on which the metrics and the server for virt-api listen. Empty means all addresses, as in KubeVirt: a port
-	// that kubectl forwards is connected to localhost of the Pod.
+	// Listen is the IP address on which the metrics and the server for virt-api listen. Empty means all addresses, as in
+	// KubeVirt: a port that kubectl forwards is connected to localhost of the Pod.
 	Listen string
 	// PodIP is the address at which other agents connect to this one.
 	PodIP string
@@ -56,19 +56,29 @@ type Options struct {
 
 // BindFlags adds the options to a flag set.
 func (o *Options) BindFlags(fs *flag.FlagSet) {
-	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv), "name of the node; the default is the environment variable "+nodeEnv)
-	fs.StringVar(&o.Listen, "listen", "", "IP address on which the ports for the metrics and for virt-api listen, all addresses if empty")
-	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "IP address at which the virt-handlers of other nodes connect to this one; the default is the environment variable "+podIPEnv)
+	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv),
+		"name of the node; the default is the environment variable "+nodeEnv)
+	fs.StringVar(&o.Listen, "listen", "",
+		"IP address on which the ports for the metrics and for virt-api listen, all addresses if empty")
+	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv),
+		"IP address at which the virt-handlers of other nodes connect to this one; the default is the environment variable "+
+			podIPEnv)
 	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
-	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false, "serve the metrics only to clients that may get the URL /metrics")
+	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false,
+		"serve the metrics only to clients that may get the URL /metrics")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
-	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "HTTPS port on which virt-api requests subresources of the node's VMIs, as console and vnc")
-	fs.IntVar(&o.MigrationPort, "migration-port", agentapi.MigrationPort, "HTTPS port on which the virt-handlers of other nodes request migrations to this node")
-	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust", "directory with the CA certificates, one file for each role")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort,
+		"HTTPS port on which virt-api requests subresources of the node's VMIs, as console and vnc")
+	fs.IntVar(&o.MigrationPort, "migration-port", agentapi.MigrationPort,
+		"HTTPS port on which the virt-handlers of other nodes request migrations to this node")
+	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust",
+		"directory with the CA certificates, one file for each role")
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, "kubevirt"),
 		"namespace of the KubeVirt object; the default is the environment variable "+namespaceEnv+", or kubevirt")
-	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node, below which virt-broker has its socket")
-	fs.StringVar(&o.PrivateDir, "private-dir", "/var/run/kubevirt-private", "directory in memory that no other process uses, for sockets and for disks while they are created")
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet",
+		"root directory of the kubelet on the node, below which virt-broker has its socket")
+	fs.StringVar(&o.PrivateDir, "private-dir", "/var/run/kubevirt-private",
+		"directory in memory that no other process uses, for sockets and for disks while they are created")
 	fs.StringVar(&o.CapabilitiesDir, "capabilities-dir", "/var/lib/kubevirt-node-labeller",
 		"directory with capabilities.xml and domcapabilities.xml, which libvirt of the virt-launcher image has written")
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+

@@ -15,7 +15,8 @@ func TestListensAtAllAddresses(t *testing.T) {
 		metrics, console, migration string
 	}{
 		"as the DaemonSet starts it": {
-			[]string{"--port", "8443", "--pod-ip-address", "10.1.2.3", "--console-server-port", "8186"}, ":8443", ":8186", "10.1.2.3:8187",
+			[]string{"--port", "8443", "--pod-ip-address", "10.1.2.3", "--console-server-port", "8186"}, ":8443", ":8186",
+			"10.1.2.3:8187",
 		},
 		"at one address": {
 			[]string{"--listen", "10.1.2.3", "--pod-ip-address", "10.1.2.3"}, "10.1.2.3:8443", "10.1.2.3:8186", "10.1.2.3:8187",

@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRun runs virt-handler with its service account and the policies for agents, on a node without guests and without virt-broker.
+// TestRun runs virt-handler with its service account and the policies for agents, on a node without guests and without
+// virt-broker.
 func TestRun(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
@@ -61,7 +62,8 @@ func TestRun(t *testing.T) {
 	_, err = rights.Ship(t.Context(), root, api)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(rights.RestrictAgents(t.Context(), root, config, api)).To(Succeed())
-	g.Expect(api.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}})).To(Succeed())
+	g.Expect(api.Create(t.Context(),
+		&v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}})).To(Succeed())
 	token, err := rights.ScraperToken(t.Context(), api)
 	g.Expect(err).NotTo(HaveOccurred())
 
@@ -96,8 +98,10 @@ func TestRun(t *testing.T) {
 	// Their server follows the configured version of TLS.
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"configuration":{"tlsConfiguration":{"minTLSVersion":"VersionTLS13"}}}}`))
 	g.Expect(rights.DialTLS12(ctx, options.Port)).To(Succeed())
-	g.Expect(api.Patch(ctx, &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}}, patch)).To(Succeed())
-	g.Eventually(func() error { return rights.DialTLS12(ctx, options.Port) }, timeout).Should(MatchError(ContainSubstring("protocol version")))
+	g.Expect(api.Patch(ctx, &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}},
+		patch)).To(Succeed())
+	g.Eventually(func() error { return rights.DialTLS12(ctx, options.Port) }, timeout).
+		Should(MatchError(ContainSubstring("protocol version")))
 
 	// It releases its Lease when it stops.
 	stop()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command coredns is CoreDNS with only the plugins in the local cluster's Corefile. With all plugins the build takes several
-// times as long.
+// Command coredns is CoreDNS with only the plugins in the local cluster's Corefile. With all plugins the build takes
+// several times as long.
 package main
 
 import (

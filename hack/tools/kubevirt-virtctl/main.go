@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Program virtctl has KubeVirt's own commands, unchanged, with which tests use Vireo as a user who has installed KubeVirt's virtctl does.
-// The commands for templates are left out, for they need an add-on.
+// Program virtctl has KubeVirt's own commands, unchanged, with which tests use Vireo as a user who has installed
+// KubeVirt's virtctl does. The commands for templates are left out, for they need an add-on.
 package main
 
 import (
@@ -32,8 +32,10 @@ func main() {
 	root.SetContext(clientconfig.NewContext(context.Background(), kubecli.DefaultClientConfig(root.PersistentFlags())))
 	root.AddCommand(
 		vmexport.NewVirtualMachineExportCommand(), memorydump.NewMemoryDumpCommand(), imageupload.NewImageUploadCommand(),
-		vm.NewStartCommand(), vm.NewStopCommand(), vm.NewRestartCommand(), vm.NewAddVolumeCommand(), vm.NewRemoveVolumeCommand(),
-		vm.NewExpandCommand(), vm.NewFSListCommand(), vm.NewGuestOsInfoCommand(), vm.NewUserListCommand(), pause.NewCommand(), unpause.NewCommand(),
+		vm.NewStartCommand(), vm.NewStopCommand(), vm.NewRestartCommand(), vm.NewAddVolumeCommand(),
+		vm.NewRemoveVolumeCommand(),
+		vm.NewExpandCommand(), vm.NewFSListCommand(), vm.NewGuestOsInfoCommand(), vm.NewUserListCommand(), pause.NewCommand(),
+		unpause.NewCommand(),
 	)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

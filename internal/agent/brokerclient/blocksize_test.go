@@ -22,7 +22,8 @@ func TestDeviceSizes(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(queue, 0o755), os.MkdirAll(partition, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	for name, size := range map[string]string{"logical_block_size": "512\n", "physical_block_size": "4096\n", "discard_granularity": "8192\n"} {
+	for name, size := range map[string]string{"logical_block_size": "512\n", "physical_block_size": "4096\n",
+		"discard_granularity": "8192\n"} {
 		if err := os.WriteFile(filepath.Join(queue, name), []byte(size), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +36,8 @@ func TestDeviceSizes(t *testing.T) {
 	for minor, want := range map[uint32]facts.BlockSizes{
 		0: {Logical: 512, Physical: 4096, Discard: 8192}, 1: {Logical: 512, Physical: 4096, Discard: 8192}, 2: {},
 	} {
-		if got := blockSizes(sys, brokerapi.InspectResult{Mode: unix.S_IFBLK, Major: 252, Minor: minor, BlockSize: 4096}); got != want {
+		if got := blockSizes(sys,
+			brokerapi.InspectResult{Mode: unix.S_IFBLK, Major: 252, Minor: minor, BlockSize: 4096}); got != want {
 			t.Errorf("252:%d: got %+v, want %+v", minor, got, want)
 		}
 	}

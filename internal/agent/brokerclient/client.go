@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package brokerclient calls virt-broker and the other programs of its Pod, which have the privileges on the node that virt-handler lacks.
-// Errors wrap brokerapi.ErrUnreachable if one does not respond, for example while its Pod is restarted: then the caller retries.
+// Package brokerclient calls virt-broker and the other programs of its Pod, which have the privileges on the node that
+// virt-handler lacks. Errors wrap brokerapi.ErrUnreachable if one does not respond, for example while its Pod is
+// restarted: then the caller retries.
 package brokerclient
 
 import (
@@ -46,7 +47,8 @@ func (c *Client) Ping(ctx context.Context, program brokerapi.Program) error {
 	return err
 }
 
-// OpenSocket connects to a socket of a Pod that a process of the Pod serves. It waits until the socket exists if wait is set.
+// OpenSocket connects to a socket of a Pod that a process of the Pod serves. It waits until the socket exists if wait
+// is set.
 func (c *Client) OpenSocket(ctx context.Context, pod types.UID, name string, wait bool) (*net.UnixConn, error) {
 	arguments := brokerapi.OpenSocketArguments{Name: name, Wait: wait}
 	do := c.call
@@ -77,8 +79,8 @@ func (c *Client) WatchGuest(ctx context.Context, pod types.UID) (*os.File, error
 	return file, needDescriptor(file, err)
 }
 
-// OpenFile opens a regular file of an image or of the persistent state, or an overlay, for reading, by its path in the directory where that
-// is mounted in the Pod.
+// OpenFile opens a regular file of an image or of the persistent state, or an overlay, for reading, by its path in the
+// directory where that is mounted in the Pod.
 func (c *Client) OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error) {
 	file, err := c.call(ctx, brokerapi.OpenFile, pod, brokerapi.OpenFileArguments{Mount: mount, Name: name}, nil)
 	return file, needDescriptor(file, err)
@@ -97,7 +99,8 @@ func (c *Client) SyncState(ctx context.Context, pod types.UID, tpm string) error
 
 // findTPMState returns an error unless a directory of the persistent state has the state of a TPM.
 func (c *Client) findTPMState(ctx context.Context, pod types.UID, dir string) error {
-	f, err := c.OpenFile(ctx, pod, launcherpod.StateDir, path.Join(strings.TrimPrefix(dir, launcherpod.StateDir+"/"), launcherpod.TPMStateFile))
+	f, err := c.OpenFile(ctx, pod, launcherpod.StateDir,
+		path.Join(strings.TrimPrefix(dir, launcherpod.StateDir+"/"), launcherpod.TPMStateFile))
 	if err != nil {
 		return err
 	}
@@ -128,10 +131,14 @@ func (c *Client) ChangeNetwork(ctx context.Context, pod types.UID, steps []netwo
 	return err
 }
 
-// OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if the Pod has no IPv6.
-func (c *Client) OpenRouter(ctx context.Context, pod types.UID, podInterface string) (net.PacketConn, networkapi.OpenRouterResult, error) {
+// OpenRouter opens a socket for router advertisements to a guest, and describes its gateway. It returns no socket if
+// the Pod has no IPv6.
+func (c *Client) OpenRouter(
+	ctx context.Context, pod types.UID, podInterface string,
+) (net.PacketConn, networkapi.OpenRouterResult, error) {
 	result := networkapi.OpenRouterResult{}
-	file, err := c.call(ctx, brokerapi.OpenRouter, pod, networkapi.OpenRouterArguments{Bridge: launcherpod.Bridge(podInterface)}, &result)
+	file, err := c.call(ctx, brokerapi.OpenRouter, pod,
+		networkapi.OpenRouterArguments{Bridge: launcherpod.Bridge(podInterface)}, &result)
 	if err != nil || file == nil {
 		return nil, result, err
 	}
@@ -159,14 +166,19 @@ func needDescriptor(file *os.File, err error) error {
 }
 
 // call makes a request that does not wait.
-func (c *Client) call(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any) (*os.File, error) {
+func (c *Client) call(
+	ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any,
+) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return c.callPatiently(ctx, verb, pod, arguments, result)
 }
 
-// callPatiently makes a request without a time limit. It decodes the result unless that is nil, and returns the descriptor or nil.
-func (c *Client) callPatiently(ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any) (*os.File, error) {
+// callPatiently makes a request without a time limit. It decodes the result unless that is nil, and returns the
+// descriptor or nil.
+func (c *Client) callPatiently(
+	ctx context.Context, verb brokerapi.Verb, pod types.UID, arguments, result any,
+) (*os.File, error) {
 	request := &brokerapi.Request{Verb: verb, Pod: string(pod)}
 	if arguments != nil {
 		var err error
@@ -178,7 +190,9 @@ func (c *Client) callPatiently(ctx context.Context, verb brokerapi.Verb, pod typ
 }
 
 // request sends a request to a program, and receives the response.
-func (c *Client) request(ctx context.Context, program brokerapi.Program, request *brokerapi.Request, result any) (*os.File, error) {
+func (c *Client) request(
+	ctx context.Context, program brokerapi.Program, request *brokerapi.Request, result any,
+) (*os.File, error) {
 	conn, err := c.send(ctx, program, request)
 	if err != nil {
 		return nil, err
@@ -190,7 +204,9 @@ func (c *Client) request(ctx context.Context, program brokerapi.Program, request
 }
 
 // send connects to a program and sends a request.
-func (c *Client) send(ctx context.Context, program brokerapi.Program, request *brokerapi.Request) (*net.UnixConn, error) {
+func (c *Client) send(
+	ctx context.Context, program brokerapi.Program, request *brokerapi.Request,
+) (*net.UnixConn, error) {
 	var dialer net.Dialer
 	dialed, err := dialer.DialContext(ctx, "unix", program.Socket(c.dir))
 	if err != nil {
@@ -231,8 +247,8 @@ func receive(ctx context.Context, conn *net.UnixConn, result any) (*os.File, err
 	return file, err
 }
 
-// unreachable wraps an error about the connection. The cause must not match the errors that the broker responds with, such as
-// fs.ErrNotExist.
+// unreachable wraps an error about the connection. The cause must not match the errors that the broker responds with,
+// such as fs.ErrNotExist.
 func unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("request to virt-broker: %w", context.Cause(ctx))

@@ -31,8 +31,8 @@ const (
 	pingTimeout = 5 * time.Second
 )
 
-// Devices follows the state of the node's devices, which virt-device-plugin advertises to the kubelet, and whether each program of the broker's
-// Pod responds.
+// Devices follows the state of the node's devices, which virt-device-plugin advertises to the kubelet, and whether each
+// program of the broker's Pod responds.
 type Devices struct {
 	client *Client
 	// onConnect is called when all programs respond again.
@@ -47,7 +47,8 @@ type Devices struct {
 	responds map[brokerapi.Program]bool
 }
 
-// NewDevices returns Devices. onConnect is called each time that all programs respond after one did not; it must not block.
+// NewDevices returns Devices. onConnect is called each time that all programs respond after one did not; it must not
+// block.
 func NewDevices(client *Client, onConnect func()) *Devices {
 	return &Devices{
 		client: client, onConnect: onConnect, changed: make(chan struct{}, 1), pingEvery: pingEvery, pingTimeout: pingTimeout,
@@ -58,22 +59,24 @@ func NewDevices(client *Client, onConnect func()) *Devices {
 // Changed receives a value when the result of Usable may have changed.
 func (d *Devices) Changed() <-chan struct{} { return d.changed }
 
-// Usable reports whether the device that every guest needs is available, whether KVM is, and whether both are known. They are not known
-// until the kubelet has accepted the devices. While the broker is restarted, the last result remains.
+// Usable reports whether the device that every guest needs is available, whether KVM is, and whether both are known.
+// They are not known until the kubelet has accepted the devices. While the broker is restarted, the last result
+// remains.
 func (d *Devices) Usable() (usable, kvm, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.state.Usable, d.state.KVM, d.state.Known
 }
 
-// Ready returns an error while a program does not respond. It is a check of virt-handler's readiness: without one of them, no guest can be
-// started or migrated.
+// Ready returns an error while a program does not respond. It is a check of virt-handler's readiness: without one of
+// them, no guest can be started or migrated.
 func (d *Devices) Ready(*http.Request) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, program := range brokerapi.Programs {
 		if !d.responds[program] {
-			return fmt.Errorf("%s of this node does not respond: see the container of that name in the Pod of virt-broker", program)
+			return fmt.Errorf("%s of this node does not respond: see the container of that name in the Pod of virt-broker",
+				program)
 		}
 	}
 	return nil
@@ -109,7 +112,8 @@ func (d *Devices) keepFollowing(ctx context.Context, program brokerapi.Program) 
 		})
 		d.setResponds(program, false)
 		if ctx.Err() == nil && !reported {
-			log.FromContext(ctx).Error(err, "A program of the broker's Pod does not respond, retrying until it does", "program", program)
+			log.FromContext(ctx).Error(err, "A program of the broker's Pod does not respond, retrying until it does", "program",
+				program)
 			reported = true
 		}
 		select {
@@ -120,8 +124,8 @@ func (d *Devices) keepFollowing(ctx context.Context, program brokerapi.Program) 
 	}
 }
 
-// follow follows a program, and the devices with the one that has them, until the connection ends or the program does not respond to
-// another request. It calls connected after the first response.
+// follow follows a program, and the devices with the one that has them, until the connection ends or the program does
+// not respond to another request. It calls connected after the first response.
 func (d *Devices) follow(ctx context.Context, program brokerapi.Program, connected func()) error {
 	verb := brokerapi.WatchProgram
 	if program == brokerapi.WatchDevices.Program() {
@@ -183,8 +187,8 @@ func (d *Devices) keepPinging(ctx context.Context, program brokerapi.Program, ha
 	}
 }
 
-// set stores a state. One that is not known does not replace one that is: the broker was restarted, and the kubelet has not accepted the
-// devices again yet.
+// set stores a state. One that is not known does not replace one that is: the broker was restarted, and the kubelet has
+// not accepted the devices again yet.
 func (d *Devices) set(state brokerapi.DevicesResult) {
 	d.mu.Lock()
 	if state.Known || !d.state.Known {
@@ -200,7 +204,8 @@ func (d *Devices) set(state brokerapi.DevicesResult) {
 // sysBlock has a directory per block device of the node, by its number. Every container has it.
 const sysBlock = "/sys/dev/block"
 
-// blockSizes returns the block sizes of a disk: a device's from sysfs, a file's from its file system, which has one size.
+// blockSizes returns the block sizes of a disk: a device's from sysfs, a file's from its file system, which has one
+// size.
 func blockSizes(sys string, disk brokerapi.InspectResult) facts.BlockSizes {
 	if disk.Mode&unix.S_IFMT == unix.S_IFBLK {
 		return deviceSizes(sys, disk.Major, disk.Minor)
@@ -208,7 +213,8 @@ func blockSizes(sys string, disk brokerapi.InspectResult) facts.BlockSizes {
 	return facts.BlockSizes{Logical: disk.BlockSize, Physical: disk.BlockSize, Discard: disk.BlockSize}
 }
 
-// sectorBytes is the unit of the size in sysfs, whatever the device's block size. Source: Linux Documentation/ABI/stable/sysfs-block.
+// sectorBytes is the unit of the size in sysfs, whatever the device's block size. Source: Linux
+// Documentation/ABI/stable/sysfs-block.
 const sectorBytes = 512
 
 // deviceBytes returns the size of a block device or a partition, or 0 if the file is neither.
@@ -244,5 +250,6 @@ func deviceSizes(sys string, major, minor uint32) facts.BlockSizes {
 		}
 		return 0
 	}
-	return facts.BlockSizes{Logical: read("logical_block_size"), Physical: read("physical_block_size"), Discard: read("discard_granularity")}
+	return facts.BlockSizes{Logical: read("logical_block_size"), Physical: read("physical_block_size"),
+		Discard: read("discard_granularity")}
 }

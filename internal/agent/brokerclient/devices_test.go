@@ -80,7 +80,8 @@ func TestReadyOnlyWithAllPrograms(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- devices.Start(ctx) }()
 		for deadline := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
-			if err := devices.Ready(nil); err != nil && strings.HasPrefix(err.Error(), string(without)+" ") && time.Until(deadline) < timeout-time.Second {
+			if err := devices.Ready(nil); err != nil && strings.HasPrefix(err.Error(), string(without)+" ") &&
+				time.Until(deadline) < timeout-time.Second {
 				break
 			}
 			if time.Now().After(deadline) {

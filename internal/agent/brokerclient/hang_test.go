@@ -56,8 +56,8 @@ func (h *hanging) respond(conn *net.UnixConn, program brokerapi.Program) {
 	_, _ = conn.Read(make([]byte, 1))
 }
 
-// virt-handler is not ready while a program hangs, which keeps its connections: neither if that begins after virt-handler has reached it nor
-// if it did before.
+// virt-handler is not ready while a program hangs, which keeps its connections: neither if that begins after
+// virt-handler has reached it nor if it did before.
 func TestNotReadyWhileAProgramHangs(t *testing.T) {
 	for _, program := range brokerapi.Programs {
 		dir, err := os.MkdirTemp("", "b")

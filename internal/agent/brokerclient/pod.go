@@ -84,7 +84,8 @@ func (f Files) OwnDevices(ctx context.Context) error {
 	return err
 }
 
-// SetRealtime sets the realtime priority of vCPUs of the Pod's guest, on CPUs that the kubelet has assigned to it exclusively.
+// SetRealtime sets the realtime priority of vCPUs of the Pod's guest, on CPUs that the kubelet has assigned to it
+// exclusively.
 func (f Files) SetRealtime(ctx context.Context, vcpus []uint) error {
 	_, err := f.client.call(ctx, brokerapi.SetRealtime, f.pod, brokerapi.SetRealtimeArguments{VCPUs: vcpus}, nil)
 	return err
@@ -97,8 +98,8 @@ func (f Files) AttachVolume(ctx context.Context, volume string, attachment types
 	return err
 }
 
-// AttachDevice gives the launcher Pod the block device of an attachment Pod as soon as the container of that Pod is started. It waits for
-// that until the context is done.
+// AttachDevice gives the launcher Pod the block device of an attachment Pod as soon as the container of that Pod is
+// started. It waits for that until the context is done.
 func (f Files) AttachDevice(ctx context.Context, volume string, attachment types.UID) error {
 	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: true, Wait: true}
 	_, err := f.client.callPatiently(ctx, brokerapi.AttachVolume, f.pod, arguments, nil)
@@ -112,14 +113,16 @@ func (f Files) AttachDirectory(ctx context.Context, volume string, attachment ty
 	return err
 }
 
-// DetachVolume takes from the launcher Pod what AttachVolume or AttachDirectory has given it. The attachment Pod may be gone, and its UID unknown.
+// DetachVolume takes from the launcher Pod what AttachVolume or AttachDirectory has given it. The attachment Pod may be
+// gone, and its UID unknown.
 func (f Files) DetachVolume(ctx context.Context, volume string, attachment types.UID, block bool) error {
 	arguments := brokerapi.VolumeArguments{Volume: volume, Attachment: string(attachment), Block: block}
 	_, err := f.client.call(ctx, brokerapi.DetachVolume, f.pod, arguments, nil)
 	return err
 }
 
-// Content reads the files that the kubelet wrote to a launcher Pod's volumes, so that virt-handler needs no permission to read Secrets.
+// Content reads the files that the kubelet wrote to a launcher Pod's volumes, so that virt-handler needs no permission
+// to read Secrets.
 type Content struct {
 	client *Client
 	pod    types.UID
@@ -128,7 +131,8 @@ type Content struct {
 // Content returns access to the volumes of a Pod.
 func (c *Client) Content(pod types.UID) Content { return Content{client: c, pod: pod} }
 
-// Secret returns the value of the first key that a Secret's volume has. The error wraps fs.ErrNotExist if it has none of them.
+// Secret returns the value of the first key that a Secret's volume has. The error wraps fs.ErrNotExist if it has none
+// of them.
 func (c Content) Secret(volume string, keys ...string) ([]byte, error) {
 	files, err := c.Files(media.SecretVolume, volume)
 	if err != nil {
@@ -142,11 +146,13 @@ func (c Content) Secret(volume string, keys ...string) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
-// Files returns all files of a volume by their path in it, of one version. The error wraps media.ErrTooMuch if they are too large.
+// Files returns all files of a volume by their path in it, of one version. The error wraps media.ErrTooMuch if they are
+// too large.
 func (c Content) Files(kind media.VolumeKind, volume string) (map[string][]byte, error) {
 	// The files are in memory or on the node's disk, and the broker responds at once.
 	result := brokerapi.ReadVolumeResult{}
-	_, err := c.client.call(context.Background(), brokerapi.ReadVolume, c.pod, brokerapi.ReadVolumeArguments{Kind: string(kind), Volume: volume}, &result)
+	_, err := c.client.call(context.Background(), brokerapi.ReadVolume, c.pod,
+		brokerapi.ReadVolumeArguments{Kind: string(kind), Volume: volume}, &result)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Not wrapped: the volume is missing, not a key of its object.
 		err = errors.New(err.Error())

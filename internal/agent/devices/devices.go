@@ -41,7 +41,8 @@ type Devices struct {
 type Networks interface {
 	// Ensure creates what is missing and returns the tap of each interface by the interface's name. While the guest is
 	// expected by a migration (awaited), the Pod's ports for the transfer are not forwarded to it.
-	Ensure(ctx context.Context, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, awaited bool) (map[string]domain.InterfaceFact, error)
+	Ensure(ctx context.Context, vmi *v1.VirtualMachineInstance, pod *corev1.Pod,
+		awaited bool) (map[string]domain.InterfaceFact, error)
 }
 
 // Files reads the files and processes of a launcher Pod, and changes those that the Pod may not change itself.

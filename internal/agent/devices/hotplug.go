@@ -175,7 +175,8 @@ func (s *Guest) MountOnTarget(ctx context.Context) error {
 	for i := range s.Incoming.Status.VolumeStatus {
 		v := &s.Incoming.Status.VolumeStatus[i]
 		if !vmistatus.IsHotplugged(v) || !vmistatus.IsWanted(s.Incoming, v) || v.PersistentVolumeClaimInfo == nil ||
-			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" || isUtility(s.Incoming, v.Name) {
+			v.Phase != v1.HotplugVolumeMounted && v.Phase != v1.VolumeReady || s.plugging(v.Name).mounted != "" ||
+			isUtility(s.Incoming, v.Name) {
 			continue
 		}
 		pod, err := s.attachmentPod(ctx, s.Incoming, v.Name)
@@ -199,7 +200,8 @@ func (s *Guest) MountOnTarget(ctx context.Context) error {
 // attachmentPod returns the attachment Pod of a volume for the launcher Pod, or nil if it is not on this node or is
 // being deleted. An event follows when it is there, and when it is ready.
 func (s *Guest) attachmentPod(ctx context.Context, vmi *v1.VirtualMachineInstance, volume string) (*corev1.Pod, error) {
-	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.Key.Namespace, Name: launcherpod.AttachmentPod(string(s.Pod.UID), volume)}
+	pod, key := &corev1.Pod{},
+		client.ObjectKey{Namespace: s.Key.Namespace, Name: launcherpod.AttachmentPod(string(s.Pod.UID), volume)}
 	switch err := s.devices.Client.Get(ctx, key, pod); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -214,7 +216,8 @@ func (s *Guest) attachmentPod(ctx context.Context, vmi *v1.VirtualMachineInstanc
 
 // PlugVolumes plugs the hotplugged volumes of a running guest's spec, and unplugs the others.
 func (s *Guest) PlugVolumes(ctx context.Context, guest diskPlugger) error {
-	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
+	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() ||
+		s.Domain.Transient() ||
 		vmistatus.Migrating(&s.VMI.Status) || !s.hotplugs() {
 		return nil
 	}
@@ -263,7 +266,8 @@ func (s *Guest) pluggedFacts(vmi *v1.VirtualMachineInstance) map[string]domain.D
 		block := vmistatus.IsBlock(v.PersistentVolumeClaimInfo)
 		disks[v.Name] = domain.DiskFact{
 			Path: launcherpod.HotplugDisk(v.Name, block), Block: block, Format: hypervisor.FormatRaw, DirectIO: block,
-			CapacityBytes: int64(media.DiskBytes(v.PersistentVolumeClaimInfo)), KeepsSpace: v.PersistentVolumeClaimInfo.Preallocated,
+			CapacityBytes: int64(media.DiskBytes(v.PersistentVolumeClaimInfo)),
+			KeepsSpace:    v.PersistentVolumeClaimInfo.Preallocated,
 		}
 	}
 	return disks
@@ -350,7 +354,8 @@ func Unplugged(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, disks map[string
 	for i := range vmi.Spec.Volumes {
 		v := &vmi.Spec.Volumes[i]
 		status := vmistatus.FindVolume(&vmi.Status, v.Name)
-		if _, known := disks[v.Name]; !known && isHotplugged(vmi, pod, v) && (status == nil || vmistatus.IsWanted(vmi, status)) {
+		if _, known := disks[v.Name]; !known && isHotplugged(vmi, pod, v) &&
+			(status == nil || vmistatus.IsWanted(vmi, status)) {
 			missing[v.Name] = true
 		}
 	}
@@ -363,11 +368,13 @@ func (s *Guest) unmountVolumes(ctx context.Context) error {
 	var errs []error
 	for i := range s.VMI.Status.VolumeStatus {
 		v := &s.VMI.Status.VolumeStatus[i]
-		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.VMI, v) || s.pluggedDisk(v.Name) != nil || s.jobs.BacksUpTo(v.Name) {
+		if !vmistatus.IsHotplugged(v) || vmistatus.IsWanted(s.VMI, v) || s.pluggedDisk(v.Name) != nil ||
+			s.jobs.BacksUpTo(v.Name) {
 			continue
 		}
 		switch v.Phase {
-		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady, v1.MemoryDumpVolumeCompleted, v1.MemoryDumpVolumeFailed:
+		case v1.HotplugVolumeAttachedToNode, v1.HotplugVolumeMounted, v1.VolumeReady, v1.MemoryDumpVolumeCompleted,
+			v1.MemoryDumpVolumeFailed:
 		default:
 			continue
 		}
@@ -378,7 +385,8 @@ func (s *Guest) unmountVolumes(ctx context.Context) error {
 			known.mounted, known.maybe = "", attachment
 			bounded, cancel := context.WithTimeout(ctx, mountTimeout)
 			defer cancel()
-			err := s.devices.Files(s.Pod.UID).DetachVolume(bounded, v.Name, attachment, vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
+			err := s.devices.Files(s.Pod.UID).DetachVolume(bounded, v.Name, attachment,
+				vmistatus.IsBlock(v.PersistentVolumeClaimInfo))
 			if err != nil {
 				return fmt.Errorf("take volume %s from the launcher Pod: %w", v.Name, err)
 			}

@@ -49,7 +49,8 @@ type interfacePlugger interface {
 // those that are absent. It depends only on the spec, the domain and the Pod, so it also works after the agent was
 // replaced, and after a migration to a Pod with other networks.
 func (s *Guest) PlugInterfaces(ctx context.Context, guest interfacePlugger) error {
-	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
+	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() ||
+		s.Domain.Transient() ||
 		vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
@@ -146,7 +147,8 @@ func (s *Guest) detachInterfaces(ctx context.Context, guest interfacePlugger, ni
 		switch {
 		case err == nil:
 		case again: // libvirt refuses a second request while the first one is pending.
-			log.FromContext(ctx).V(2).Info("The guest was not requested again to release an interface", "alias", alias, "error", err.Error())
+			log.FromContext(ctx).V(2).Info("The guest was not requested again to release an interface", "alias", alias, "error",
+				err.Error())
 		default:
 			errs = append(errs, &outcome.Retry{
 				Reason: ReasonHotPlugNIC, After: unplugRetry, Err: fmt.Errorf("unplug interface %s from the guest: %w", alias, err),

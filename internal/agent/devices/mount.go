@@ -207,7 +207,8 @@ func (s *Guest) mountVolumes(ctx context.Context) error {
 		err := s.mountVolume(ctx, v, v.HotplugVolume.AttachPodUID)
 		if err != nil && s.pluggedDisk(v.Name) != nil {
 			// The guest has it. After a migration, the attachment Pod may still be the source's.
-			log.FromContext(ctx).V(2).Info("A volume that the guest uses cannot be mounted again yet", "volume", v.Name, "error", err.Error())
+			log.FromContext(ctx).V(2).Info("A volume that the guest uses cannot be mounted again yet", "volume", v.Name, "error",
+				err.Error())
 			s.RequeueAfter(plugRetry)
 			continue
 		}

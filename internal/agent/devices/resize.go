@@ -44,11 +44,13 @@ type guestResizer interface {
 // for them. It depends on what the domain and the Pod have alone, so it also works after the agent was replaced, and
 // after a migration.
 func (s *Guest) Resize(ctx context.Context, guest guestResizer) error {
-	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() || s.Domain.Transient() ||
+	if !s.Assigned || s.VMI.DeletionTimestamp != nil || s.Pod.DeletionTimestamp != nil || !s.Domain.Active() ||
+		s.Domain.Transient() ||
 		vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
-	if s.Domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.VMI) && uint64(resize.Desired(s.VMI).Memory) > s.Domain.AtBoot() {
+	if s.Domain.XML.MaximumMemory == nil && resize.CanResizeMemory(s.VMI) &&
+		uint64(resize.Desired(s.VMI).Memory) > s.Domain.AtBoot() {
 		return &outcome.Terminal{Reason: ReasonHotPlugMemory, Err: errNoRoom}
 	}
 	granted := grantedTo(s.VMI, s.Domain)

@@ -105,7 +105,8 @@ func (s *Guest) reportPlugged() {
 			if s.jobs.DumpWaits(v) {
 				v.Message = fmt.Sprintf("Memory dump Volume %s is attached, waiting for the backup of the guest to end", v.Name)
 			}
-		case !wanted && has && (known.failure != "" || !known.detached.IsZero() && s.Now.Sub(known.detached) >= releasePatience):
+		case !wanted && has &&
+			(known.failure != "" || !known.detached.IsZero() && s.Now.Sub(known.detached) >= releasePatience):
 			v.Reason = vmistatus.ReasonHotplugFailed
 			v.Message = fmt.Sprintf("The guest has not released volume %s: unmount it in the guest", v.Name)
 			if known.failure != "" {
@@ -125,7 +126,8 @@ func Events(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
 			continue
 		}
 		if known.Phase == v1.HotplugVolumeAttachedToNode && v.Phase == v1.VolumeReady {
-			events = append(events, phase.Event{Type: corev1.EventTypeNormal, Reason: vmistatus.ReasonVolumeMounted, Message: mountedMessage(v.Name)})
+			events = append(events,
+				phase.Event{Type: corev1.EventTypeNormal, Reason: vmistatus.ReasonVolumeMounted, Message: mountedMessage(v.Name)})
 		}
 		switch v.Reason {
 		case vmistatus.ReasonVolumeMounted, ReasonVolumeReady:

@@ -48,8 +48,8 @@ type Node struct {
 
 // BlockSizes are sizes in bytes.
 type BlockSizes struct {
-	// Logical is the smallest unit of a request, Physical that of the storage itself, and Discard the granularity of discards, 0 if
-	// there are none.
+	// Logical is the smallest unit of a request, Physical that of the storage itself, and Discard the granularity of
+	// discards, 0 if there are none.
 	Logical, Physical, Discard uint
 }
 
@@ -104,8 +104,11 @@ func directIO(ctx context.Context, files Files, disk domain.DiskFact) (bool, err
 	return files.DirectIO(ctx, below)
 }
 
-// AddBlockSizes adds the block sizes of disks whose spec requests those of their volumes. It does not access other disks.
-func AddBlockSizes(ctx context.Context, vmi *v1.VirtualMachineInstance, files Files, disks map[string]domain.DiskFact) error {
+// AddBlockSizes adds the block sizes of disks whose spec requests those of their volumes. It does not access other
+// disks.
+func AddBlockSizes(
+	ctx context.Context, vmi *v1.VirtualMachineInstance, files Files, disks map[string]domain.DiskFact,
+) error {
 	for i := range vmi.Spec.Domain.Devices.Disks {
 		spec := &vmi.Spec.Domain.Devices.Disks[i]
 		disk, found := disks[spec.Name]
@@ -129,7 +132,8 @@ const (
 	readTimeout = 10 * time.Second
 )
 
-// imageReads limits the node to one read of an image at a time. Images of several guests are read alternately, buffer by buffer.
+// imageReads limits the node to one read of an image at a time. Images of several guests are read alternately, buffer
+// by buffer.
 var imageReads = limits.NewQueue(1)
 
 // Opener opens files of launcher Pods.
@@ -138,10 +142,12 @@ type Opener interface {
 	OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error)
 }
 
-// Sum reads a regular file on the file system that is mounted at a directory of the Pod. It returns the file's size in bytes and
-// its CRC-32 (IEEE), which was KubeVirt's checksum of an image (pkg/virt-handler/container-disk). It returns when its context is
-// done, even if a read hangs. Reads are queued fairly by namespace.
-func Sum(ctx context.Context, files Opener, pod hypervisor.PodRef, mount, name string) (size int64, crc uint32, err error) {
+// Sum reads a regular file on the file system that is mounted at a directory of the Pod. It returns the file's size in
+// bytes and its CRC-32 (IEEE), which was KubeVirt's checksum of an image (pkg/virt-handler/container-disk). It returns
+// when its context is done, even if a read hangs. Reads are queued fairly by namespace.
+func Sum(
+	ctx context.Context, files Opener, pod hypervisor.PodRef, mount, name string,
+) (size int64, crc uint32, err error) {
 	f, err := files.OpenFile(ctx, pod.UID, mount, name)
 	if err != nil {
 		return 0, 0, err

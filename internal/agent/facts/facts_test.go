@@ -80,12 +80,15 @@ func TestCollect(t *testing.T) {
 	node := Node{Arch: "amd64", NUMACells: []domain.NUMACellFact{{ID: 1, CPUs: []domain.CPUFact{{ID: 2}, {ID: 3}}}}}
 	got, err := Collect(context.Background(), config, node,
 		files{devices: map[string]bool{"/dev/vhost-net": true}, direct: map[string]bool{"/a": true, "/d": true}}, disks, taps)
-	if err := errors.Join(err, AddBlockSizes(context.Background(), matching("a", "b", "gone"), files{}, got.Disks)); err != nil {
+	if err := errors.Join(err,
+		AddBlockSizes(context.Background(), matching("a", "b", "gone"), files{}, got.Disks)); err != nil {
 		t.Fatal(err)
 	}
 	want := domain.Facts{
-		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true, CPUs: []uint{2, 3}, NUMACells: node.NUMACells,
-		SMBIOS: domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"}, MemBalloonStatsPeriod: 10,
+		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true, CPUs: []uint{2, 3},
+		NUMACells:             node.NUMACells,
+		SMBIOS:                domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"},
+		MemBalloonStatsPeriod: 10,
 		Disks: map[string]domain.DiskFact{
 			"a": {Path: "/a", Format: "raw", DirectIO: true, LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: 1024}, "b": {Path: "/b", Format: "raw"},
 			"c":       {Path: "/dev/c", Block: true, DirectIO: true},
@@ -107,7 +110,8 @@ func TestCollect(t *testing.T) {
 func TestCollectFails(t *testing.T) {
 	gone := errors.New("the broker is gone")
 	disks := &media.Result{Disks: map[string]domain.DiskFact{"a": {Path: "/a"}}}
-	if _, err := Collect(t.Context(), clusterconfig.Default(), Node{}, files{err: gone}, disks, nil); !errors.Is(err, gone) {
+	if _, err := Collect(t.Context(), clusterconfig.Default(), Node{}, files{err: gone}, disks, nil); !errors.Is(err,
+		gone) {
 		t.Errorf("got %v", err)
 	}
 	if err := AddBlockSizes(t.Context(), matching("a"), files{err: gone}, disks.Disks); !errors.Is(err, gone) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package guestmetrics contains the metrics of the node's running guests: what libvirt and the guest agents report about the use of
-// CPU, memory, disks and network. Names, labels and units are KubeVirt's (docs/metrics.md).
+// Package guestmetrics contains the metrics of the node's running guests: what libvirt and the guest agents report
+// about the use of CPU, memory, disks and network. Names, labels and units are KubeVirt's (docs/metrics.md).
 //
-// Everything comes from launchers and guests, which are hostile. So the number of series of a guest and the length of their labels
-// are limited, and a launcher that does not respond delays a scrape only once. See ADR 80.
+// Everything comes from launchers and guests, which are hostile. So the number of series of a guest and the length of
+// their labels are limited, and a launcher that does not respond delays a scrape only once. See ADR 80.
 package guestmetrics
 
 import (
@@ -27,12 +27,13 @@ import (
 // maxUsageAge is how old a report of a guest agent may be. The agent is polled every two minutes at least.
 const maxUsageAge = 5 * time.Minute
 
-// maxLabelBytes limits the labels of a VMI in all metrics of its guest together. Each of the metrics has all of them; beyond the
-// limit, none has any.
+// maxLabelBytes limits the labels of a VMI in all metrics of its guest together. Each of the metrics has all of them;
+// beyond the limit, none has any.
 const maxLabelBytes = 512 << 10
 
-// MaxLabelBytes limits the labels of all VMIs in all metrics of their guests. A guest with ten labels of 60 bytes takes about 75 KiB of
-// it. It is in memory metrics.LabelCopies times at most. A test of cmd/virt-handler/agent checks that this fits into the agent's memory.
+// MaxLabelBytes limits the labels of all VMIs in all metrics of their guests. A guest with ten labels of 60 bytes takes
+// about 75 KiB of it. It is in memory metrics.LabelCopies times at most. A test of cmd/virt-handler/agent checks that
+// this fits into the agent's memory.
 const MaxLabelBytes = 12 << 20
 
 // Options configure a Collector.
@@ -158,8 +159,8 @@ func (s *series) stats(guest *Guest, stats *hypervisor.Stats) {
 	s.devices(diskRows, stats.Disks, guest.Disks, "drive")
 }
 
-// devices sends the metrics of the devices that the VMI has a name for. A launcher could report other names, ever new ones. Of two
-// with the same name, the first has metrics.
+// devices sends the metrics of the devices that the VMI has a name for. A launcher could report other names, ever new
+// ones. Of two with the same name, the first has metrics.
 func (s *series) devices(rows []row, devices []hypervisor.Device, names map[string]string, label string) {
 	known := map[string]bool{}
 	for i := range devices {
@@ -192,8 +193,8 @@ func (s *series) usage(usage *hypervisor.GuestUsage) {
 	}
 }
 
-// Node returns the metrics of the process and of its node, with the machine types that QEMU calls deprecated. ready reports whether the
-// process is ready, and brokerResponds whether the virt-broker of its node responds.
+// Node returns the metrics of the process and of its node, with the machine types that QEMU calls deprecated. ready
+// reports whether the process is ready, and brokerResponds whether the virt-broker of its node responds.
 func Node(node string, deprecated []string, ready, brokerResponds func() bool) []prometheus.Collector {
 	build := version.Get()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -202,13 +203,15 @@ func Node(node string, deprecated []string, ready, brokerResponds func() bool) [
 	})
 	info.Set(1)
 	machines := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kubevirt_node_deprecated_machine_types", Help: "1 for each machine type of the node that QEMU calls deprecated.",
+		Name: "kubevirt_node_deprecated_machine_types",
+		Help: "1 for each machine type of the node that QEMU calls deprecated.",
 	}, []string{"machine_type", "node"})
 	for _, machine := range deprecated {
 		machines.WithLabelValues(machine, node).Set(1)
 	}
 	silent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "vireo_node_broker_silent", Help: "1 if a program of virt-broker's Pod on the node does not respond to its virt-handler.",
+		Name:        "vireo_node_broker_silent",
+		Help:        "1 if a program of virt-broker's Pod on the node does not respond to its virt-handler.",
 		ConstLabels: prometheus.Labels{"node": node},
 	}, func() float64 { return metrics.Bool(!brokerResponds()) })
 	return []prometheus.Collector{
@@ -243,7 +246,8 @@ func (c *PanicCollector) Collect(to chan<- prometheus.Metric) {
 type Waiting struct {
 	// VMI is its VMI.
 	VMI types.NamespacedName
-	// Thaw is when its file systems, which we have frozen, must be thawed at the latest. Zero means never, or that they are not frozen.
+	// Thaw is when its file systems, which we have frozen, must be thawed at the latest. Zero means never, or that they
+	// are not frozen.
 	Thaw time.Time
 	// Owner reports whether a migration has paused it, and neither node may let it run yet.
 	Owner bool
@@ -251,7 +255,8 @@ type Waiting struct {
 
 var (
 	freezeOverdue = metrics.DescribeOwn("vmi_freeze_overdue_seconds",
-		"For each guest whose file systems are frozen with a time limit: how long that has passed, or 0.", "node", "namespace", "name")
+		"For each guest whose file systems are frozen with a time limit: how long that has passed, or 0.", "node",
+		"namespace", "name")
 	ownerUndecided = metrics.DescribeOwn("vmi_owner_undecided",
 		"1 for each guest on either side of a migration that is paused until it is certain which of the two nodes may let it run.",
 		"node", "namespace", "name")
@@ -273,7 +278,8 @@ func (c *WaitingCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- ownerUndecided
 }
 
-// Collect implements prometheus.Collector. A VMI has at most one series of each metric, even if two of its Pods are on the node.
+// Collect implements prometheus.Collector. A VMI has at most one series of each metric, even if two of its Pods are on
+// the node.
 func (c *WaitingCollector) Collect(to chan<- prometheus.Metric) {
 	now, thaws, undecided := c.Clock.Now(), map[types.NamespacedName]time.Time{}, map[types.NamespacedName]bool{}
 	for _, guest := range c.Guests() {

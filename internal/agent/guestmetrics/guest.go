@@ -31,8 +31,8 @@ type Guest struct {
 	Migrating bool
 }
 
-// Describe adds to a Guest what follows from its domain, on a node with a number of CPUs. The domain comes from the launcher: only
-// names that the caller knows are used.
+// Describe adds to a Guest what follows from its domain, on a node with a number of CPUs. The domain comes from the
+// launcher: only names that the caller knows are used.
 func (g *Guest) Describe(d *libvirtxml.Domain, nics, disks []string, cpus int) {
 	g.NICs, g.Disks = map[string]string{}, map[string]string{}
 	if d == nil {
@@ -64,7 +64,8 @@ func (g *Guest) Describe(d *libvirtxml.Domain, nics, disks []string, cpus int) {
 // series returns how many metrics the guest has at most, with the last report of its agent or nil.
 func (g *Guest) series(usage *hypervisor.GuestUsage) int {
 	const affinity, vcpuTimes = 1, 1
-	n := len(domainRows) + len(guestRows) + affinity + (len(vcpuRows)+vcpuTimes)*g.VCPUs + len(nicRows)*len(g.NICs) + len(diskRows)*len(g.Disks)
+	n := len(domainRows) + len(guestRows) + affinity + (len(vcpuRows)+vcpuTimes)*g.VCPUs + len(nicRows)*len(g.NICs) +
+		len(diskRows)*len(g.Disks)
 	if usage != nil {
 		n += 2*len(usage.Filesystems) + len(loads)
 	}
@@ -80,7 +81,8 @@ func aliases(names []string, alias func(string) string) map[string]string {
 	return out
 }
 
-// affinity returns how many CPUs of the node the vCPUs of a domain may run on, added up. A vCPU that is not pinned may run on all.
+// affinity returns how many CPUs of the node the vCPUs of a domain may run on, added up. A vCPU that is not pinned may
+// run on all.
 func affinity(d *libvirtxml.Domain, cpus int) int {
 	if d.VCPU == nil {
 		return 0
@@ -173,28 +175,37 @@ var domainRows = []row{
 	counter("cpu_user_usage_seconds_total", "CPU time of QEMU in user mode.", hypervisor.CPUUser, nanoseconds),
 	counter("cpu_system_usage_seconds_total", "CPU time of QEMU in the kernel.", hypervisor.CPUSystem, nanoseconds),
 	gauge("memory_resident_bytes", "Resident memory of QEMU.", hypervisor.BalloonRSS, kibibytes),
-	gauge("memory_actual_balloon_bytes", "Memory that the balloon leaves to the guest.", hypervisor.BalloonCurrent, kibibytes),
+	gauge("memory_actual_balloon_bytes", "Memory that the balloon leaves to the guest.", hypervisor.BalloonCurrent,
+		kibibytes),
 	gauge("memory_domain_bytes", "Memory that the guest has.", hypervisor.BalloonCurrent, kibibytes),
-	gauge("dirty_rate_bytes_per_second", "How much memory the guest changed per second, at the last measurement.", hypervisor.DirtyRate, mebibytes),
+	gauge("dirty_rate_bytes_per_second", "How much memory the guest changed per second, at the last measurement.",
+		hypervisor.DirtyRate, mebibytes),
 }
 
 var guestRows = []row{
 	gauge("memory_available_bytes", "Memory that the guest's kernel has.", hypervisor.BalloonAvailable, kibibytes),
 	gauge("memory_unused_bytes", "Memory of the guest without any use.", hypervisor.BalloonUnused, kibibytes),
-	gauge("memory_usable_bytes", "Memory that the guest could return without swapping.", hypervisor.BalloonUsable, kibibytes),
-	gauge("memory_cached_bytes", "Memory of the guest with caches that it could drop.", hypervisor.BalloonCaches, kibibytes),
-	gauge("memory_swap_in_traffic_bytes", "What the guest has read from its swap space.", hypervisor.BalloonSwapIn, kibibytes),
-	gauge("memory_swap_out_traffic_bytes", "What the guest has written to its swap space.", hypervisor.BalloonSwapOut, kibibytes),
-	counter("memory_pgmajfault_total", "Page faults in the guest for which it read from a disk.", hypervisor.BalloonMajorFaults, one),
+	gauge("memory_usable_bytes", "Memory that the guest could return without swapping.", hypervisor.BalloonUsable,
+		kibibytes),
+	gauge("memory_cached_bytes", "Memory of the guest with caches that it could drop.", hypervisor.BalloonCaches,
+		kibibytes),
+	gauge("memory_swap_in_traffic_bytes", "What the guest has read from its swap space.", hypervisor.BalloonSwapIn,
+		kibibytes),
+	gauge("memory_swap_out_traffic_bytes", "What the guest has written to its swap space.", hypervisor.BalloonSwapOut,
+		kibibytes),
+	counter("memory_pgmajfault_total", "Page faults in the guest for which it read from a disk.",
+		hypervisor.BalloonMajorFaults, one),
 	counter("memory_pgminfault_total", "Other page faults in the guest.", hypervisor.BalloonMinorFaults, one),
 }
 
 var vcpuRows = []row{
 	counter("vcpu_wait_seconds_total", "How long a vCPU waited for input and output.", hypervisor.VCPUWait, nanoseconds),
-	counter("vcpu_delay_seconds_total", "How long a vCPU could run and waited for a CPU of the node.", hypervisor.VCPUDelay, nanoseconds),
+	counter("vcpu_delay_seconds_total", "How long a vCPU could run and waited for a CPU of the node.",
+		hypervisor.VCPUDelay, nanoseconds),
 }
 
-// vcpuTime has the present state of the vCPU as a label, as in KubeVirt: the counter continues under another label when that changes.
+// vcpuTime has the present state of the vCPU as a label, as in KubeVirt: the counter continues under another label when
+// that changes.
 var vcpuTime = metric{"vcpu_seconds_total", "CPU time of a vCPU, with its present state.", prometheus.CounterValue}
 
 // vcpuStates are the states by libvirt's numbers (virVcpuState).
@@ -209,8 +220,10 @@ var nicRows = []row{
 	counter("network_transmit_packets_total", "Packets that the guest sent.", hypervisor.TxPackets, one),
 	counter("network_transmit_errors_total", "Packets of the guest with an error.", hypervisor.TxErrors, one),
 	counter("network_transmit_packets_dropped_total", "Packets of the guest that were dropped.", hypervisor.TxDrops, one),
-	counter("network_traffic_bytes_total", "Bytes that the guest received or sent. Deprecated.", hypervisor.RxBytes, one, "type", "rx"),
-	counter("network_traffic_bytes_total", "Bytes that the guest received or sent. Deprecated.", hypervisor.TxBytes, one, "type", "tx"),
+	counter("network_traffic_bytes_total", "Bytes that the guest received or sent. Deprecated.", hypervisor.RxBytes, one,
+		"type", "rx"),
+	counter("network_traffic_bytes_total", "Bytes that the guest received or sent. Deprecated.", hypervisor.TxBytes, one,
+		"type", "tx"),
 }
 
 var diskRows = []row{
@@ -225,7 +238,8 @@ var diskRows = []row{
 }
 
 var (
-	nodeAffinity       = metric{"node_cpu_affinity", "How many CPUs of the node the vCPUs may run on, added up.", prometheus.GaugeValue}
+	nodeAffinity = metric{"node_cpu_affinity", "How many CPUs of the node the vCPUs may run on, added up.",
+		prometheus.GaugeValue}
 	filesystemCapacity = metric{"filesystem_capacity_bytes", "Size of a file system in the guest.", prometheus.GaugeValue}
 	filesystemUsed     = metric{"filesystem_used_bytes", "Used part of a file system in the guest.", prometheus.GaugeValue}
 	loads              = []metric{

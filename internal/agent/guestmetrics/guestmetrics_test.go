@@ -29,9 +29,10 @@ import (
 
 func guest(name string) *Guest {
 	return &Guest{
-		Pod: hypervisor.PodRef{UID: types.UID("pod-" + name), VMI: types.NamespacedName{Namespace: "ns", Name: name}}, Domain: "ns_" + name,
-		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"}, Affinity: 8,
-		VCPUs: 1,
+		Pod:    hypervisor.PodRef{UID: types.UID("pod-" + name), VMI: types.NamespacedName{Namespace: "ns", Name: name}},
+		Domain: "ns_" + name,
+		Labels: map[string]string{"app": "web"}, NICs: map[string]string{"tap0": "default"},
+		Disks: map[string]string{"vda": "root"}, Affinity: 8, VCPUs: 1,
 	}
 }
 
@@ -39,11 +40,14 @@ func guest(name string) *Guest {
 func statistics() *hypervisor.Stats {
 	s := &hypervisor.Stats{}
 	for _, name := range []string{
-		"cpu.time", "cpu.user", "cpu.system", "dirtyrate.megabytes_per_second", "balloon.current", "balloon.rss", "balloon.available",
-		"balloon.unused", "balloon.usable", "balloon.disk_caches", "balloon.swap_in", "balloon.swap_out", "balloon.major_fault", "balloon.minor_fault",
-		"vcpu.0.time", "vcpu.0.wait", "vcpu.0.delay",
-		"net.0.rx.bytes", "net.0.rx.pkts", "net.0.rx.errs", "net.0.rx.drop", "net.0.tx.bytes", "net.0.tx.pkts", "net.0.tx.errs", "net.0.tx.drop",
-		"block.0.rd.reqs", "block.0.rd.bytes", "block.0.rd.times", "block.0.wr.reqs", "block.0.wr.bytes", "block.0.wr.times", "block.0.fl.reqs", "block.0.fl.times",
+		"cpu.time", "cpu.user", "cpu.system", "dirtyrate.megabytes_per_second", "balloon.current", "balloon.rss",
+		"balloon.available",
+		"balloon.unused", "balloon.usable", "balloon.disk_caches", "balloon.swap_in", "balloon.swap_out",
+		"balloon.major_fault", "balloon.minor_fault", "vcpu.0.time", "vcpu.0.wait", "vcpu.0.delay",
+		"net.0.rx.bytes", "net.0.rx.pkts", "net.0.rx.errs", "net.0.rx.drop", "net.0.tx.bytes", "net.0.tx.pkts",
+		"net.0.tx.errs", "net.0.tx.drop",
+		"block.0.rd.reqs", "block.0.rd.bytes", "block.0.rd.times", "block.0.wr.reqs", "block.0.wr.bytes", "block.0.wr.times",
+		"block.0.fl.reqs", "block.0.fl.times",
 	} {
 		s.Add(name, 2e9, "")
 	}
@@ -90,7 +94,8 @@ func samples(t *testing.T, c prometheus.Collector, names ...string) []string {
 }
 
 func TestUnitsAndLabels(t *testing.T) {
-	c := collector([]*Guest{guest("a")}, func(context.Context, *Guest, bool) (*hypervisor.Stats, error) { return statistics(), nil })
+	c := collector([]*Guest{guest("a")},
+		func(context.Context, *Guest, bool) (*hypervisor.Stats, error) { return statistics(), nil })
 	now := time.Now()
 	c.o.Usage = func(*Guest) *hypervisor.GuestUsage {
 		u := hypervisor.NewGuestUsage(now, []hypervisor.GuestFilesystem{
@@ -170,21 +175,23 @@ func TestMissingAndUnknownStatistics(t *testing.T) {
 	}
 }
 
-// A launcher that does not respond delays one scrape, for scrapeTimeout, and is queried less and less often. Others have metrics.
+// A launcher that does not respond delays one scrape, for scrapeTimeout, and is queried less and less often. Others
+// have metrics.
 func TestSilentLauncher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		queries := map[string]int{}
-		c := collector([]*Guest{guest("a"), guest("silent")}, func(ctx context.Context, g *Guest, _ bool) (*hypervisor.Stats, error) {
-			mu.Lock()
-			queries[g.Pod.VMI.Name]++
-			mu.Unlock()
-			if g.Pod.VMI.Name == "silent" {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return statistics(), nil
-		})
+		c := collector([]*Guest{guest("a"), guest("silent")},
+			func(ctx context.Context, g *Guest, _ bool) (*hypervisor.Stats, error) {
+				mu.Lock()
+				queries[g.Pod.VMI.Name]++
+				mu.Unlock()
+				if g.Pod.VMI.Name == "silent" {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return statistics(), nil
+			})
 		const interval = 30 * time.Second
 		for i := range 100 {
 			start := time.Now()
@@ -204,7 +211,8 @@ func TestSilentLauncher(t *testing.T) {
 	})
 }
 
-// Launchers that respond late do not occupy the slots for ever: the guests of others have metrics, and scrapes become short.
+// Launchers that respond late do not occupy the slots for ever: the guests of others have metrics, and scrapes become
+// short.
 func TestSlowLaunchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var guests []*Guest
@@ -255,7 +263,8 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 	g.VCPUs = 64
 	size := len(strings.Join(samples(t, c), "\n"))
-	if few := samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total"); size > 1<<20 || len(few) != 1 || strings.Contains(few[0], "yyy") {
+	if few := samples(t, c, "kubevirt_vmi_cpu_usage_seconds_total"); size > 1<<20 || len(few) != 1 ||
+		strings.Contains(few[0], "yyy") {
 		t.Errorf("%d bytes, %.200q", size, few)
 	}
 	g.VCPUs = 1
@@ -308,7 +317,8 @@ func TestLateResponse(t *testing.T) {
 	})
 }
 
-// Scrapes in quick succession query a launcher once, and its dirty rate is measured only now and then, and not while it migrates.
+// Scrapes in quick succession query a launcher once, and its dirty rate is measured only now and then, and not while it
+// migrates.
 func TestQueriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queries, measurements := 0, 0
@@ -399,7 +409,8 @@ func TestDescribe(t *testing.T) {
 	}
 	g := &Guest{}
 	g.Describe(d, []string{"default"}, []string{"root"}, 8)
-	if diff := cmp.Diff(&Guest{NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"}, Affinity: 1 + 8 + 8}, g); diff != "" {
+	if diff := cmp.Diff(&Guest{NICs: map[string]string{"tap0": "default"}, Disks: map[string]string{"vda": "root"},
+		Affinity: 1 + 8 + 8}, g); diff != "" {
 		t.Error(diff)
 	}
 	g.Describe(nil, nil, nil, 8)

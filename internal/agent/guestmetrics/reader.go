@@ -21,11 +21,11 @@ const (
 	scrapeTimeout = 5 * time.Second
 	// minAge is how old statistics have to be to be requested again, and maxAge how old they may be to be served.
 	minAge, maxAge = 5 * time.Second, 12 * time.Second
-	// Slots is how many launchers are queried at a time, and slotsPerNamespace how many of one namespace. Slots is exported for the
-	// test in cmd/virt-handler/agent that adds up the memory that launchers can make an agent use.
+	// Slots is how many launchers are queried at a time, and slotsPerNamespace how many of one namespace. Slots is
+	// exported for the test in cmd/virt-handler/agent that adds up the memory that launchers can make an agent use.
 	Slots, slotsPerNamespace = 32, 16
-	// silentSlots are those of Slots for launchers that were silent, which occupy them longest, and silentSlotsPerNamespace how many
-	// of them the launchers of one namespace may have.
+	// silentSlots are those of Slots for launchers that were silent, which occupy them longest, and
+	// silentSlotsPerNamespace how many of them the launchers of one namespace may have.
 	silentSlots, silentSlotsPerNamespace = 8, 4
 	// firstPause and maxPause are the delays after a query that failed.
 	firstPause, maxPause = 5 * time.Second, 5 * time.Minute

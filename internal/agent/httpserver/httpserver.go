@@ -26,7 +26,8 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// ErrorLog returns a logger for net/http's errors. It logs at a high verbosity, so that unauthenticated clients cannot fill the log.
+// ErrorLog returns a logger for net/http's errors. It logs at a high verbosity, so that unauthenticated clients cannot
+// fill the log.
 func ErrorLog(ctx context.Context) *stdlog.Logger {
 	return stdlog.New(logWriter{log.FromContext(ctx)}, "", 0)
 }

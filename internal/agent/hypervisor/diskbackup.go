@@ -29,7 +29,8 @@ const (
 	MaxCheckpointName = 253
 )
 
-// ErrBackupRecord means that the record of a backup in the domain's metadata cannot be read. Only a launcher can have written it.
+// ErrBackupRecord means that the record of a backup in the domain's metadata cannot be read. Only a launcher can have
+// written it.
 var ErrBackupRecord = errors.New("the record of a backup in the domain's metadata cannot be read")
 
 // BackupRequest is a backup to begin.
@@ -38,7 +39,8 @@ type BackupRequest struct {
 	Pool, Dir string
 	// Images are the images.
 	Images []BackupImage
-	// Checkpoint is the name of a checkpoint to create, from which a later backup can be an incremental one. Empty creates none.
+	// Checkpoint is the name of a checkpoint to create, from which a later backup can be an incremental one. Empty creates
+	// none.
 	Checkpoint string
 	// Since is the checkpoint of an earlier backup: the images have only what has changed since. Empty copies everything.
 	Since string
@@ -163,7 +165,8 @@ func checkpointName(value string) (string, error) {
 	return value, nil
 }
 
-// IsCheckpointName reports whether a text can be the name of a checkpoint that an agent has created. A launcher may list others.
+// IsCheckpointName reports whether a text can be the name of a checkpoint that an agent has created. A launcher may
+// list others.
 func IsCheckpointName(value string) bool {
 	return value != "" && len(value) <= MaxCheckpointName && printable.Text(value, MaxCheckpointName) == value
 }

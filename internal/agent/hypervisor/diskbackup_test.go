@@ -52,7 +52,8 @@ func TestDiskBackupOfADomain(t *testing.T) {
 	if got, err := backedUp(StateRunning, "").DiskBackup(); got != nil || err != nil {
 		t.Errorf("no entry is read as %v, %v", got, err)
 	}
-	if got, err := backedUp(StateEnded, DiskBackupNote(backup.Record{ID: "a", Stage: backup.Running})).DiskBackup(); got != nil || err != nil {
+	if got, err := backedUp(StateEnded,
+		DiskBackupNote(backup.Record{ID: "a", Stage: backup.Running})).DiskBackup(); got != nil || err != nil {
 		t.Errorf("the entry of a guest that ended is read as %v, %v", got, err)
 	}
 }
@@ -70,11 +71,13 @@ func TestHostileDiskBackupRecord(t *testing.T) {
 		"a control in since": " id='a' stage='Running' since='a&#x7f;'",
 		"a year of 5 digits": " id='a' stage='Running' endedAt='10000-01-01T00:00:00Z'",
 	} {
-		if got, err := backedUp(StateRunning, "<"+diskBackupTag+attributes+"/>").DiskBackup(); !errors.Is(err, ErrBackupRecord) || got != nil {
+		if got, err := backedUp(StateRunning, "<"+diskBackupTag+attributes+"/>").DiskBackup(); !errors.Is(err,
+			ErrBackupRecord) || got != nil {
 			t.Errorf("%s: it is read as %v, %v", name, got, err)
 		}
 	}
-	long := backedUp(StateRunning, "<"+diskBackupTag+" id='a' stage='Failed' problem='"+strings.Repeat("x&#10;", 4096)+"'/>")
+	long := backedUp(StateRunning,
+		"<"+diskBackupTag+" id='a' stage='Failed' problem='"+strings.Repeat("x&#10;", 4096)+"'/>")
 	got, err := long.DiskBackup()
 	if err != nil || len(got.Problem) > MaxBackupProblem || strings.Contains(got.Problem, "\n") {
 		t.Errorf("a problem of %d bytes, %v", len(got.Problem), err)

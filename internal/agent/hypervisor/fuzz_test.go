@@ -34,14 +34,16 @@ func FuzzReadXML(f *testing.F) {
 	})
 }
 
-// FuzzFreeze checks that a freeze that was read from a domain's metadata is the same after it is written and read again.
+// FuzzFreeze checks that a freeze that was read from a domain's metadata is the same after it is written and read
+// again.
 func FuzzFreeze(f *testing.F) {
 	uri := "xmlns:v='" + launcherpod.FreezeURI + "'"
 	f.Add("<v:" + launcherpod.FreezeTag + " " + uri + " thaw='2026-01-02T03:04:05Z'/>")
 	f.Add("<v:" + launcherpod.FreezeTag + " " + uri + "/>")
 	f.Add("<other/><v:" + launcherpod.FreezeTag + " " + uri + " thaw='never'/>")
 	f.Fuzz(func(t *testing.T, metadata string) {
-		d := &hypervisor.Domain{State: hypervisor.StateRunning, XML: &libvirtxml.Domain{Metadata: &libvirtxml.DomainMetadata{XML: metadata}}}
+		d := &hypervisor.Domain{State: hypervisor.StateRunning,
+			XML: &libvirtxml.Domain{Metadata: &libvirtxml.DomainMetadata{XML: metadata}}}
 		found := d.Freeze()
 		if found == nil {
 			return
@@ -49,7 +51,8 @@ func FuzzFreeze(f *testing.F) {
 		if year := found.Thaw.UTC().Year(); year < 0 || year > 9999 {
 			return // RFC 3339 has no such year.
 		}
-		note := strings.Replace(found.Note(), "<"+launcherpod.FreezeTag, "<"+launcherpod.FreezeTag+" xmlns='"+launcherpod.FreezeURI+"'", 1)
+		note := strings.Replace(found.Note(), "<"+launcherpod.FreezeTag,
+			"<"+launcherpod.FreezeTag+" xmlns='"+launcherpod.FreezeURI+"'", 1)
 		d.XML.Metadata.XML = note
 		if again := d.Freeze(); again == nil || !again.Thaw.Equal(found.Thaw.Truncate(time.Second)) {
 			t.Errorf("%s: %v, and then %v", note, found, again)

@@ -105,8 +105,8 @@ type CredentialsState struct {
 // AgentOffline is KubeVirt's message when no guest agent is connected.
 const AgentOffline = "Guest agent is offline"
 
-// credentialsResync is the period after which unchanged credentials are set again, as in KubeVirt: a guest may have been reset to
-// a snapshot, or its users may have changed them.
+// credentialsResync is the period after which unchanged credentials are set again, as in KubeVirt: a guest may have
+// been reset to a snapshot, or its users may have changed them.
 const credentialsResync = 5 * time.Minute
 
 // CredentialsKeeper decides when credentials are set in a guest again.
@@ -116,7 +116,9 @@ type CredentialsKeeper struct {
 }
 
 // Step sets the credentials if they are due and returns the result, or nil if they are not due.
-func (k *CredentialsKeeper) Step(now time.Time, read func() (Credentials, error), apply func(Credentials) error) *CredentialsState {
+func (k *CredentialsKeeper) Step(
+	now time.Time, read func() (Credentials, error), apply func(Credentials) error,
+) *CredentialsState {
 	wanted, err := read()
 	if err == nil && !k.at.IsZero() && now.Sub(k.at) < credentialsResync && reflect.DeepEqual(wanted, k.applied) {
 		return nil
@@ -136,8 +138,8 @@ func (k *CredentialsKeeper) Step(now time.Time, read func() (Credentials, error)
 // Forget makes the next step set the credentials, for example because the guest agent has reconnected.
 func (k *CredentialsKeeper) Forget() { k.at = time.Time{} }
 
-// Freeze records that the agent has frozen the guest's file systems. It is stored in the running domain's metadata, so that it
-// survives a restart of the agent.
+// Freeze records that the agent has frozen the guest's file systems. It is stored in the running domain's metadata, so
+// that it survives a restart of the agent.
 type Freeze struct {
 	// Thaw is when they are thawed at the latest; zero means only on request.
 	Thaw time.Time
@@ -146,8 +148,8 @@ type Freeze struct {
 // Note returns the freeze as an element for the domain's metadata.
 func (f Freeze) Note() string { return launcherpod.FreezeNote(f.Thaw) }
 
-// Freeze returns the freeze in the domain's metadata, or nil. One that cannot be parsed, which only a launcher can have written,
-// is due for a thaw at once.
+// Freeze returns the freeze in the domain's metadata, or nil. One that cannot be parsed, which only a launcher can have
+// written, is due for a thaw at once.
 func (d *Domain) Freeze() *Freeze {
 	note := d.note(launcherpod.FreezeURI, launcherpod.FreezeTag)
 	if note == nil {
@@ -187,8 +189,8 @@ func (d *Domain) note(uri, tag string) *xml.StartElement {
 	}
 }
 
-// The entry of a snapshot's freeze in the metadata of the running domain. That of a user's freeze is another one: either may exist
-// without the other.
+// The entry of a snapshot's freeze in the metadata of the running domain. That of a user's freeze is another one:
+// either may exist without the other.
 const (
 	// SnapshotFreezeURI is the XML namespace of the entry, SnapshotFreezePrefix its prefix.
 	SnapshotFreezeURI    = "https://github.com/vireo-project/vireo/snapshot-freeze"
@@ -200,8 +202,8 @@ const (
 	MaxFreezeProblem = 1024
 )
 
-// ErrFreezeRecord means that the record of a snapshot's freeze in the domain's metadata cannot be read. Only a launcher can have
-// written it.
+// ErrFreezeRecord means that the record of a snapshot's freeze in the domain's metadata cannot be read. Only a launcher
+// can have written it.
 var ErrFreezeRecord = errors.New("the record of a snapshot's freeze in the domain's metadata cannot be read")
 
 // SnapshotFreezeNote returns a record as an element for the domain's metadata.
@@ -236,7 +238,8 @@ func noteTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// SnapshotFreeze returns the record of a snapshot's freeze in the domain's metadata, or nil. The error is ErrFreezeRecord.
+// SnapshotFreeze returns the record of a snapshot's freeze in the domain's metadata, or nil. The error is
+// ErrFreezeRecord.
 func (d *Domain) SnapshotFreeze() (*freeze.Record, error) {
 	note := d.note(SnapshotFreezeURI, snapshotFreezeTag)
 	if note == nil {
@@ -289,7 +292,8 @@ func readNoteTime(value string) (time.Time, error) {
 	return t.UTC().Truncate(time.Second), nil
 }
 
-// FrozenForSnapshot reports whether the guest may be frozen for a snapshot. That is assumed if the record cannot be read.
+// FrozenForSnapshot reports whether the guest may be frozen for a snapshot. That is assumed if the record cannot be
+// read.
 func (d *Domain) FrozenForSnapshot() bool {
 	r, err := d.SnapshotFreeze()
 	return err != nil || r != nil && !r.Ended()

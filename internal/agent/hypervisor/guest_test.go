@@ -51,13 +51,14 @@ func TestCredentialsKeeper(t *testing.T) {
 				keeper.Forget()
 			}
 			applied := false
-			got := keeper.Step(start.Add(step.after), func() (Credentials, error) { return step.wanted, step.readErr }, func(c Credentials) error {
-				applied = true
-				if diff := cmp.Diff(step.wanted, c); diff != "" {
-					t.Error(diff)
-				}
-				return step.goneIn
-			})
+			got := keeper.Step(start.Add(step.after), func() (Credentials, error) { return step.wanted, step.readErr },
+				func(c Credentials) error {
+					applied = true
+					if diff := cmp.Diff(step.wanted, c); diff != "" {
+						t.Error(diff)
+					}
+					return step.goneIn
+				})
 			if diff := cmp.Diff(step.want, got); diff != "" || applied != step.applies {
 				t.Errorf("applied %v, want %v: %s", applied, step.applies, diff)
 			}
@@ -146,7 +147,9 @@ func TestSnapshotFreezeOfADomain(t *testing.T) {
 	if got, err := noted(StateRunning, "").SnapshotFreeze(); got != nil || err != nil {
 		t.Errorf("no entry is read as %v, %v", got, err)
 	}
-	if got, err := noted(StateEnded, SnapshotFreezeNote(freeze.Record{ID: "a", Stage: freeze.Frozen, Deadline: at})).SnapshotFreeze(); got != nil || err != nil {
+	if got, err := noted(StateEnded,
+		SnapshotFreezeNote(freeze.Record{ID: "a", Stage: freeze.Frozen, Deadline: at})).SnapshotFreeze(); got != nil ||
+		err != nil {
 		t.Errorf("the entry of a guest that ended is read as %v, %v", got, err)
 	}
 }
@@ -172,7 +175,9 @@ func TestHostileSnapshotFreezeRecord(t *testing.T) {
 			t.Errorf("%s: the guest counts as not frozen", name)
 		}
 	}
-	long := noted(StateRunning, "<"+snapshotFreezeTag+" id='a' stage='Failed' deadline='2026-03-01T12:00:00Z' problem='"+strings.Repeat("x&#10;", 4096)+"'/>")
+	long := noted(StateRunning,
+		"<"+snapshotFreezeTag+" id='a' stage='Failed' deadline='2026-03-01T12:00:00Z' problem='"+
+			strings.Repeat("x&#10;", 4096)+"'/>")
 	got, err := long.SnapshotFreeze()
 	if err != nil || len(got.Problem) > MaxFreezeProblem || strings.Contains(got.Problem, "\n") {
 		t.Errorf("a problem of %d bytes, %v", len(got.Problem), err)
@@ -180,8 +185,10 @@ func TestHostileSnapshotFreezeRecord(t *testing.T) {
 }
 
 func TestGuestMayBeFrozenForASnapshot(t *testing.T) {
-	for stage, want := range map[freeze.Stage]bool{freeze.Requested: true, freeze.Frozen: true, freeze.Thawed: false, freeze.Failed: false} {
-		if got := noted(StateRunning, SnapshotFreezeNote(freeze.Record{ID: "a", Stage: stage, Deadline: time.Now()})).FrozenForSnapshot(); got != want {
+	for stage, want := range map[freeze.Stage]bool{freeze.Requested: true, freeze.Frozen: true, freeze.Thawed: false,
+		freeze.Failed: false} {
+		if got := noted(StateRunning,
+			SnapshotFreezeNote(freeze.Record{ID: "a", Stage: stage, Deadline: time.Now()})).FrozenForSnapshot(); got != want {
 			t.Errorf("stage %d: got %t", stage, got)
 		}
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package hypervisor has the types and errors of the agent's connections to hypervisors. Errors distinguish an unreachable
-// hypervisor from one that rejected a request. Package rpc implements the connections with libvirt, package fake in memory.
-// Consumers declare the interfaces that they need.
+// Package hypervisor has the types and errors of the agent's connections to hypervisors. Errors distinguish an
+// unreachable hypervisor from one that rejected a request. Package rpc implements the connections with libvirt, package
+// fake in memory. Consumers declare the interfaces that they need.
 package hypervisor
 
 import (
@@ -61,7 +61,8 @@ const (
 	PausedByUser = "User"
 	// PausedIOError: a read or write of a disk failed.
 	PausedIOError = "IOError"
-	// PausedByLibvirt: libvirt paused it for a moment, for example while it starts, or a migration did. libvirt or the migration ends this.
+	// PausedByLibvirt: libvirt paused it for a moment, for example while it starts, or a migration did. libvirt or the
+	// migration ends this.
 	PausedByLibvirt = "Transient"
 	// PausedAPIError: libvirt paused it for a migration, a dump or a snapshot, and could not resume it afterwards.
 	PausedAPIError = "APIError"
@@ -69,7 +70,8 @@ const (
 	PausedWatchdog = "Watchdog"
 	// PausedCrashed: it crashed.
 	PausedCrashed = "Crashed"
-	// PausedPostcopyFailed: a post-copy failed, so that neither side has all of its memory. libvirt may report it as running.
+	// PausedPostcopyFailed: a post-copy failed, so that neither side has all of its memory. libvirt may report it as
+	// running.
 	PausedPostcopyFailed = "PostcopyFailed"
 	// PausedUnknown: any other reason, such as an internal error of QEMU or KVM. Nothing resumes it.
 	PausedUnknown = "Unknown"
@@ -125,8 +127,8 @@ func (d *Domain) AgentConnected() bool {
 	return false
 }
 
-// MaxNVRAM is the limit for a file with EFI variables in bytes. OVMF's has half a megabyte; QEMU accepts flash of up to 8 MiB in
-// all (max_fw_size in hw/i386/pc.c).
+// MaxNVRAM is the limit for a file with EFI variables in bytes. OVMF's has half a megabyte; QEMU accepts flash of up to
+// 8 MiB in all (max_fw_size in hw/i386/pc.c).
 const MaxNVRAM = 8 << 20
 
 // StateFiles are the paths of the persistent state of a VM in its launcher Pod.

@@ -11,7 +11,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// grown is what libvirt 11.3 reports about the memory of a guest of 1 GiB that has taken 512 of the 768 MiB that it may.
+// grown is what libvirt 11.3 reports about the memory of a guest of 1 GiB that has taken 512 of the 768 MiB that it
+// may.
 const grown = `<domain type='kvm'>
   <maxMemory unit='KiB'>4194304</maxMemory>
   <memory unit='KiB'>4194304</memory>

@@ -36,17 +36,17 @@ type TransferRequest struct {
 	Domain string
 	// DialTarget connects to the target's libvirtd. The connection is closed when the transfer is over.
 	DialTarget func(context.Context) (net.Conn, error)
-	// OnQEMUExit is called when the target has completed the guest and the source's QEMU has exited since, before libvirt reports it.
-	// It is not called when the exit cannot be observed. Transfer returns after it.
+	// OnQEMUExit is called when the target has completed the guest and the source's QEMU has exited since, before libvirt
+	// reports it. It is not called when the exit cannot be observed. Transfer returns after it.
 	OnQEMUExit func()
 	// OnPaused is called when all is transferred, with the time since which the guest is paused. It must not block.
 	OnPaused func(since time.Time)
-	// BeforeFinish is called when all is transferred and the source's guest is paused, before the target completes it: no other node
-	// can run the guest yet. An error ends the migration, and the guest stays at the source; in a post-copy, which cannot be ended
-	// any more, it is only logged. Nil means that there is nothing to do.
+	// BeforeFinish is called when all is transferred and the source's guest is paused, before the target completes it: no
+	// other node can run the guest yet. An error ends the migration, and the guest stays at the source; in a post-copy,
+	// which cannot be ended any more, it is only logged. Nil means that there is nothing to do.
 	BeforeFinish func(ctx context.Context) error
-	// KeepBitmaps is called after BeforeFinish, but not in a post-copy: there the target has opened its overlays already. An error ends the
-	// migration. Nil means that there is nothing to do.
+	// KeepBitmaps is called after BeforeFinish, but not in a post-copy: there the target has opened its overlays already.
+	// An error ends the migration. Nil means that there is nothing to do.
 	KeepBitmaps func(ctx context.Context) error
 	// XML is the domain as it is to be at the target.
 	XML *libvirtxml.Domain

@@ -11,11 +11,11 @@ import (
 	"github.com/vireo-project/vireo/internal/limits"
 )
 
-// Limits for the memory that the responses of launchers and guests may take at a time. Small responses are not counted: their
-// number depends on the node's guests. docs/adr/0060-response-memory-budget.md explains the numbers.
+// Limits for the memory that the responses of launchers and guests may take at a time. Small responses are not counted:
+// their number depends on the node's guests. docs/adr/0060-response-memory-budget.md explains the numbers.
 const (
-	// SmallResponse is the size in bytes up to which a message of a launcher is small. The XML of a domain with 64 disks has
-	// about 60 KiB.
+	// SmallResponse is the size in bytes up to which a message of a launcher is small. The XML of a domain with 64 disks
+	// has about 60 KiB.
 	SmallResponse = 64 << 10
 	// SmallXML is the size in bytes up to which parsed XML is small.
 	SmallXML = 256 << 10
@@ -23,13 +23,13 @@ const (
 	ResponseBudgetBytes = 256 << 20
 	// ResponseBudgetPerNamespace is how much of it the launchers of one namespace may use.
 	ResponseBudgetPerNamespace = ResponseBudgetBytes / 2
-	// ConversationBytes is what a series of calls reserves if their responses are not small. It is for one message of at most 4 MiB at
-	// a time, the parsed message, and what the caller derives from it.
+	// ConversationBytes is what a series of calls reserves if their responses are not small. It is for one message of at
+	// most 4 MiB at a time, the parsed message, and what the caller derives from it.
 	ConversationBytes = 16 << 20
 )
 
-// ResponseBudget is the memory budget for the responses of launchers that are not small. Conversations reserve memory from it, in
-// fair queues by namespace.
+// ResponseBudget is the memory budget for the responses of launchers that are not small. Conversations reserve memory
+// from it, in fair queues by namespace.
 type ResponseBudget struct{ queue *limits.Queue }
 
 // NewResponseBudget returns a budget of ResponseBudgetBytes.
@@ -60,8 +60,8 @@ type conversation struct {
 
 type conversationKey struct{}
 
-// StartConversation starts a conversation with a launcher, unless the context has one. Responses must not be kept after end is
-// called, which releases their memory.
+// StartConversation starts a conversation with a launcher, unless the context has one. Responses must not be kept after
+// end is called, which releases their memory.
 func (b *ResponseBudget) StartConversation(ctx context.Context, namespace string) (_ context.Context, end func()) {
 	if InConversation(ctx) {
 		return ctx, func() {}
@@ -74,8 +74,9 @@ func (b *ResponseBudget) StartConversation(ctx context.Context, namespace string
 // InConversation reports whether a context has a conversation.
 func InConversation(ctx context.Context) bool { return ctx.Value(conversationKey{}) != nil }
 
-// Reserve waits for the memory of the context's conversation, until either the context or the conversation ends. A conversation
-// reserves memory only once, so that two conversations cannot wait for each other. It does nothing without a conversation.
+// Reserve waits for the memory of the context's conversation, until either the context or the conversation ends. A
+// conversation reserves memory only once, so that two conversations cannot wait for each other. It does nothing without
+// a conversation.
 func Reserve(ctx context.Context) error {
 	c, ok := ctx.Value(conversationKey{}).(*conversation)
 	if !ok {

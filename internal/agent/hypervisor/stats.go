@@ -24,8 +24,8 @@ const (
 	maxValues, valuesBytes = 8, 8*8 + 8
 	// MaxStats is the limit for the memory of a Stats in bytes.
 	MaxStats = maxStatVCPUs*valuesBytes + (maxStatNICs+maxStatDisks)*(valuesBytes+16+maxDeviceName) + 1<<10
-	// maxUsageFilesystems is how many file systems of a guest have metrics, and maxUsageText the limit for each of their three texts
-	// in bytes.
+	// maxUsageFilesystems is how many file systems of a guest have metrics, and maxUsageText the limit for each of their
+	// three texts in bytes.
 	maxUsageFilesystems, maxUsageText = 32, 128
 	// MaxUsage is the limit for the memory of a GuestUsage in bytes.
 	MaxUsage = maxUsageFilesystems*(3*(16+maxUsageText)+64) + 1<<10
@@ -134,8 +134,8 @@ type Device struct {
 	Values
 }
 
-// Stats are the statistics of a running domain. A launcher reports them: their number and their names are limited, and nothing else
-// about them is sure.
+// Stats are the statistics of a running domain. A launcher reports them: their number and their names are limited, and
+// nothing else about them is sure.
 type Stats struct {
 	// Domain are the statistics of the domain, and Guest those that the driver of the balloon in the guest reports.
 	Domain, Guest Values
@@ -206,7 +206,8 @@ type GuestUsage struct {
 	At time.Time
 	// Filesystems are the mounted file systems.
 	Filesystems []GuestFilesystem
-	// Load is the average number of processes that run or wait in the last 1, 5 and 15 minutes; nil if the agent does not report it.
+	// Load is the average number of processes that run or wait in the last 1, 5 and 15 minutes; nil if the agent does not
+	// report it.
 	Load *[3]float64
 }
 
@@ -216,8 +217,8 @@ func NewGuestUsage(at time.Time, filesystems []GuestFilesystem) *GuestUsage {
 	for i := range filesystems[:min(len(filesystems), maxUsageFilesystems)] {
 		f := &filesystems[i]
 		u.Filesystems = append(u.Filesystems, GuestFilesystem{
-			Name: CleanLine(f.Name, maxUsageText), Mountpoint: CleanLine(f.Mountpoint, maxUsageText), Type: CleanLine(f.Type, maxUsageText),
-			UsedBytes: f.UsedBytes, TotalBytes: f.TotalBytes,
+			Name: CleanLine(f.Name, maxUsageText), Mountpoint: CleanLine(f.Mountpoint, maxUsageText),
+			Type: CleanLine(f.Type, maxUsageText), UsedBytes: f.UsedBytes, TotalBytes: f.TotalBytes,
 		})
 	}
 	return u
@@ -226,7 +227,8 @@ func NewGuestUsage(at time.Time, filesystems []GuestFilesystem) *GuestUsage {
 // memoryDeviceModel is libvirt's name of the device from which a guest takes more memory.
 const memoryDeviceModel = "virtio-mem"
 
-// memoryDevices is what a live domain has about the memory that its guest has taken. Package libvirtxml lacks the element.
+// memoryDevices is what a live domain has about the memory that its guest has taken. Package libvirtxml lacks the
+// element.
 type memoryDevices struct {
 	Devices struct {
 		Memory []struct {
@@ -275,7 +277,8 @@ func (d *Domain) MemoryDevice() *libvirtxml.DomainMemorydev {
 	return nil
 }
 
-// AtBoot returns how many bytes of memory the guest had at its start: libvirt counts the size of the device as memory, too.
+// AtBoot returns how many bytes of memory the guest had at its start: libvirt counts the size of the device as memory,
+// too.
 func (d *Domain) AtBoot() uint64 {
 	if d == nil || d.XML == nil || d.XML.Memory == nil {
 		return 0

@@ -56,8 +56,10 @@ func hasStat(v *Values, stat Stat) bool {
 func TestStatsOfAHostileLauncher(t *testing.T) {
 	s := &Stats{}
 	long := strings.Repeat("\x1b\u202eüx", 10000)
-	for _, i := range []int{0, maxStatNICs - 1, maxStatNICs, maxStatDisks, maxStatVCPUs - 1, maxStatVCPUs, math.MaxInt32, math.MaxInt64} {
-		for _, name := range []string{"vcpu.%d.time", "net.%d.tx.drop", "net.%d.name", "block.%d.wr.times", "block.%d.name", long + ".%d.time"} {
+	for _, i := range []int{0, maxStatNICs - 1, maxStatNICs, maxStatDisks, maxStatVCPUs - 1, maxStatVCPUs, math.MaxInt32,
+		math.MaxInt64} {
+		for _, name := range []string{"vcpu.%d.time", "net.%d.tx.drop", "net.%d.name", "block.%d.wr.times", "block.%d.name",
+			long + ".%d.time"} {
 			s.Add(fmt.Sprintf(name, i), float64(i), long)
 		}
 	}

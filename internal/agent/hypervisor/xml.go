@@ -16,11 +16,12 @@ import (
 	"github.com/vireo-project/vireo/internal/component/printable"
 )
 
-// Limits for XML from launchers and other nodes. libvirtxml allocates up to ElementParsing for each element while it parses and
-// keeps elementKept of that (measured with empty disks): 4 MiB of empty disks would take more than a gigabyte.
+// Limits for XML from launchers and other nodes. libvirtxml allocates up to ElementParsing for each element while it
+// parses and keeps elementKept of that (measured with empty disks): 4 MiB of empty disks would take more than a
+// gigabyte.
 const (
-	// ElementParsing and elementKept are in bytes. ElementParsing is exported for the test in cmd/virt-handler/agent that adds up the
-	// memory that launchers can make an agent use.
+	// ElementParsing and elementKept are in bytes. ElementParsing is exported for the test in cmd/virt-handler/agent that
+	// adds up the memory that launchers can make an agent use.
 	ElementParsing, elementKept = 2 << 10, 512
 	// MaxXML is the limit for the text in bytes. The domain of a guest with 64 disks has about 60 KiB.
 	MaxXML = 512 << 10
@@ -39,8 +40,8 @@ var ErrXML = errors.New("XML that is larger than libvirt's")
 // parsing is a semaphore of MaxParsing slots. Its owners wait for nothing but the CPU.
 var parsing = make(chan struct{}, MaxParsing)
 
-// ReadXML checks the limits before it parses XML, so that it never allocates more memory than they allow. If the result is not
-// small, it waits for memory; see Reserve.
+// ReadXML checks the limits before it parses XML, so that it never allocates more memory than they allow. If the result
+// is not small, it waits for memory; see Reserve.
 func ReadXML(ctx context.Context, text string, into interface{ Unmarshal(text string) error }) error {
 	var elements int
 	err := parse(func() (err error) {
@@ -101,8 +102,8 @@ const maxText = 256
 // characters.
 func Clean(s string) string { return printable.Text(s, maxText) }
 
-// CleanLine sanitizes a text that may contain parts from a guest or its launcher for a message: the result is one line of valid
-// UTF-8 of at most limit bytes.
+// CleanLine sanitizes a text that may contain parts from a guest or its launcher for a message: the result is one line
+// of valid UTF-8 of at most limit bytes.
 func CleanLine(text string, limit int) string {
 	out := make([]byte, 0, min(len(text), limit))
 	for _, r := range text {
@@ -123,8 +124,8 @@ var qemuLine = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z (?:qemu-(?:system-\w
 // assertion is a failed assertion of QEMU, with its place in QEMU's source.
 var assertion = regexp.MustCompile(`^\S+\.[ch]:\d+: \w+: (Assertion )`)
 
-// Failure returns libvirt's message about a failure without what differs between equal failures: if it contains messages of QEMU's
-// log, the last one about an error. A failed assertion says less than the error before it.
+// Failure returns libvirt's message about a failure without what differs between equal failures: if it contains
+// messages of QEMU's log, the last one about an error. A failed assertion says less than the error before it.
 func Failure(message string) string {
 	at := qemuLine.FindStringIndex(message)
 	if at == nil {

@@ -31,7 +31,8 @@ func largeDomain() string {
 		fmt.Fprintf(&b, "<disk type='file' device='disk'><driver name='qemu' type='qcow2' cache='none' error_policy='stop' discard='unmap'/>"+
 			"<source file='/var/run/kubevirt-private/vmi-disks/volume-%d/disk.img' index='1'/><backingStore type='file' index='2'>"+
 			"<format type='raw'/><source file='/a'/><backingStore/></backingStore><target dev='vd%d' bus='virtio'/>"+
-			"<alias name='ua-volume-%d'/><address type='pci' domain='0x0000' bus='0x07' slot='0x00' function='0x0'/></disk>", i, i, i)
+			"<alias name='ua-volume-%d'/><address type='pci' domain='0x0000' bus='0x07' slot='0x00' function='0x0'/></disk>", i,
+			i, i)
 	}
 	b.WriteString("</devices></domain>")
 	return b.String()
@@ -111,7 +112,8 @@ func TestFailure(t *testing.T) {
 		}
 	}
 	earlier := closed + "2026-11-28T23:14:17.336533Z qemu-system-x86_64: cannot set up guest memory"
-	if later := strings.Replace(earlier, "23:14:17.336533", "23:15:41.000001", 1); hypervisor.Failure(earlier) != hypervisor.Failure(later) {
+	if later := strings.Replace(earlier, "23:14:17.336533", "23:15:41.000001",
+		1); hypervisor.Failure(earlier) != hypervisor.Failure(later) {
 		t.Errorf("%q differs from %q", hypervisor.Failure(earlier), hypervisor.Failure(later))
 	}
 }

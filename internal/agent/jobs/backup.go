@@ -166,7 +166,8 @@ func (b *backupRun) observe(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.view.Job.State != backup.JobSucceeded || record.Pull || record.Ended() || intent == nil || intent.ID != record.ID {
+	if b.view.Job.State != backup.JobSucceeded || record.Pull || record.Ended() || intent == nil ||
+		intent.ID != record.ID {
 		return nil
 	}
 	var files []string
@@ -193,7 +194,8 @@ func (b *backupRun) observeImages(ctx context.Context, files []string) (err erro
 	case b.scope.Now.Sub(*unread) < maxUnread:
 		return err
 	default:
-		b.view.Job = backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(problemUnread+err.Error(), hypervisor.MaxBackupProblem)}
+		b.view.Job = backup.Job{State: backup.JobFailed,
+			Problem: hypervisor.CleanLine(problemUnread+err.Error(), hypervisor.MaxBackupProblem)}
 		return nil
 	}
 }
@@ -279,7 +281,8 @@ func (b *backupRun) begin(ctx context.Context, record backup.Record) error {
 	err := b.deleteObsolete(ctx, record)
 	if err == nil {
 		request := hypervisor.BackupRequest{
-			Pool: backupPool(record.ID), Dir: backupDir(intent), Images: images, Checkpoint: record.Checkpoint, Since: record.Since,
+			Pool: backupPool(record.ID), Dir: backupDir(intent), Images: images, Checkpoint: record.Checkpoint,
+			Since: record.Since,
 		}
 		if record.Pull {
 			request.Socket = backupSocket(record.ID)
@@ -326,7 +329,8 @@ func (b *backupRun) deleteObsolete(ctx context.Context, record backup.Record) er
 		}
 	}
 	if len(failed) > 0 {
-		log.FromContext(ctx).Error(reason, "Cannot delete checkpoints that no backup needs any more", "last", failed[len(failed)-1], "checkpoints", len(failed))
+		log.FromContext(ctx).Error(reason, "Cannot delete checkpoints that no backup needs any more", "last",
+			failed[len(failed)-1], "checkpoints", len(failed))
 	}
 	return nil
 }
@@ -367,7 +371,8 @@ func trackedVolumes(d *hypervisor.Domain) []string {
 			continue
 		}
 		// A hostile launcher may have chosen the alias.
-		if name, isVolume := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias("")); isVolume && len(validation.IsDNS1123Label(name)) == 0 {
+		if name, isVolume := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias("")); isVolume &&
+			len(validation.IsDNS1123Label(name)) == 0 {
 			names = append(names, name)
 		}
 	}
@@ -390,7 +395,8 @@ func isUtilityMounted(vmi *v1.VirtualMachineInstance, intent *backup.Intent) boo
 // BacksUpTo reports whether a backup to a volume is requested, or runs.
 func (s *Guest) BacksUpTo(volume string) bool {
 	intent, record := backup.IntentOf(&s.VMI.Status), s.backupRecord()
-	return s.Domain.Active() && intent != nil && intent.UtilityVolume == volume && (intent.ID != record.ID || !record.Ended())
+	return s.Domain.Active() && intent != nil && intent.UtilityVolume == volume &&
+		(intent.ID != record.ID || !record.Ended())
 }
 
 // backupRecord returns the record of the last backup. What this process has written last does not depend on what the

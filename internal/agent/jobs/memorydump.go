@@ -99,7 +99,8 @@ func (s *Guest) announceDump(v *v1.VolumeStatus) {
 	s.state.dump.file = fmt.Sprintf("%s-%s-%s%s", s.VMI.Name, claim, now.UTC().Format(dumpTime), hypervisor.DumpSuffix)
 	v.Phase, v.Reason = v1.MemoryDumpVolumeInProgress, ReasonDumpInProgress
 	v.Message = fmt.Sprintf("Memory dump Volume %s is attached, getting memory dump", v.Name)
-	v.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: claim, TargetFileName: s.state.dump.file, StartTimestamp: ptr.To(metav1.NewTime(now))}
+	v.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: claim, TargetFileName: s.state.dump.file,
+		StartTimestamp: ptr.To(metav1.NewTime(now))}
 	s.RequeueAfter(dumpPoll)
 }
 

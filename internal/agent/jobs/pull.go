@@ -47,7 +47,8 @@ func backupSocket(id string) string {
 func (b *backupRun) observeRoom(ctx context.Context) {
 	b.view.NoRoom = ""
 	intent, record := b.view.Intent, b.view.Record
-	if b.view.Job.State != backup.JobActive || b.view.Foreign || record.Stage != backup.Running || !record.Pull || intent == nil ||
+	if b.view.Job.State != backup.JobActive || b.view.Foreign || record.Stage != backup.Running || !record.Pull ||
+		intent == nil ||
 		intent.ID != record.ID {
 		return
 	}

@@ -20,7 +20,8 @@ import (
 // Source: ACPI Specification 6.5, 5.2.6.
 const acpiHeader = 36
 
-// acpi returns the paths of the ACPI tables in the volumes that the firmware names. QEMU reads them from the kubelet's files.
+// acpi returns the paths of the ACPI tables in the volumes that the firmware names. QEMU reads them from the kubelet's
+// files.
 func (p *preparer) acpi() (domain.ACPIFact, error) {
 	firmware := p.vmi.Spec.Domain.Firmware
 	if firmware == nil || firmware.ACPI == nil {
@@ -34,8 +35,8 @@ func (p *preparer) acpi() (domain.ACPIFact, error) {
 	return domain.ACPIFact{SLIC: slic, MSDM: msdm}, err
 }
 
-// acpiTable returns the path of a table in the Pod, empty if the VMI has none. domain.Build reports volumes of other kinds, as it
-// knows the field's path.
+// acpiTable returns the path of a table in the Pod, empty if the VMI has none. domain.Build reports volumes of other
+// kinds, as it knows the field's path.
 func (p *preparer) acpiTable(volume, file string) (string, error) {
 	secret := secretOf(p.vmi, volume)
 	if secret == "" {

@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// claim prepares a claim's block device or disk.img. Its format is always raw: if a guest writes a qcow2 header to its disk, QEMU
-// must not open the files that the header names.
+// claim prepares a claim's block device or disk.img. Its format is always raw: if a guest writes a qcow2 header to its
+// disk, QEMU must not open the files that the header names.
 func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	if moved := vmistatus.Migrated(&p.vmi.Status, v.Name); moved != nil {
 		return p.destination(ctx, v, moved.DestinationPVCInfo)
@@ -67,8 +67,8 @@ func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.Di
 	return p.overlay(ctx, v.Name, capacity, image.Path, hypervisor.FormatRaw)
 }
 
-// overlayOfDevice creates an overlay on a block device. Its size is that of the device, which may differ from the claim's and
-// which only QEMU can read.
+// overlayOfDevice creates an overlay on a block device. Its size is that of the device, which may differ from the
+// claim's and which only QEMU can read.
 func (p *preparer) overlayOfDevice(ctx context.Context, volume string) (*domain.DiskFact, error) {
 	fact, err := p.overlay(ctx, volume, 0, launcherpod.BlockDevice(volume), hypervisor.FormatRaw)
 	if err != nil {
@@ -86,8 +86,8 @@ func (p *preparer) overlayOfDevice(ctx context.Context, volume string) (*domain.
 	return fact, nil
 }
 
-// rawCapacity returns the size of a raw image. If the content looks like another format, libvirt reports the virtual size, and
-// the size of the file is not known.
+// rawCapacity returns the size of a raw image. If the content looks like another format, libvirt reports the virtual
+// size, and the size of the file is not known.
 func rawCapacity(image *hypervisor.Volume) (uint64, error) {
 	if image.Format != hypervisor.FormatRaw && image.Format != hypervisor.FormatISO {
 		return 0, invalid("%s has the format %q, but only raw images may be on a claim", path.Base(image.Path), image.Format)
@@ -95,8 +95,8 @@ func rawCapacity(image *hypervisor.Volume) (uint64, error) {
 	return image.Capacity, nil
 }
 
-// hostDisk prepares a file of the node. QEMU's user creates it, so that it is created only where that user may write. The owner
-// of an existing file does not change: the administrator who allows host disks must set it.
+// hostDisk prepares a file of the node. QEMU's user creates it, so that it is created only where that user may write.
+// The owner of an existing file does not change: the administrator who allows host disks must set it.
 func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
 		fact, err := p.rawImage(ctx, v, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
@@ -118,8 +118,8 @@ func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact
 	}, nil
 }
 
-// rawImage finds a raw image in a volume's directory, or creates one of about the wanted size. It resizes an image on a claim
-// that was expanded.
+// rawImage finds a raw image in a volume's directory, or creates one of about the wanted size. It resizes an image on a
+// claim that was expanded.
 func (p *preparer) rawImage(ctx context.Context, v *v1.Volume, name string, want uint64) (*domain.DiskFact, error) {
 	poolName, dir := PoolName(v.Name), launcherpod.DiskDir(v.Name)
 	pool, err := p.storage.Pool(ctx, poolName, dir)
@@ -143,16 +143,18 @@ func (p *preparer) rawImage(ctx context.Context, v *v1.Volume, name string, want
 		return nil, err
 	}
 	fact.CapacityBytes = int64(size)
-	return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
+	return fact, p.storage.Create(ctx, poolName,
+		hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
 }
 
-// isFilled reports whether a raw image has no holes. If its content looks like another format, libvirt's capacity is not the
-// file's size.
+// isFilled reports whether a raw image has no holes. If its content looks like another format, libvirt's capacity is
+// not the file's size.
 func isFilled(image *hypervisor.Volume) bool {
 	return image.Format == hypervisor.FormatRaw && image.Capacity > 0 && image.Allocation >= image.Capacity
 }
 
-// imageSize returns the size of a new image. It accepts a little less than wanted, because of the overhead of file systems.
+// imageSize returns the size of a new image. It accepts a little less than wanted, because of the overhead of file
+// systems.
 func (l Limits) imageSize(want, free uint64) (uint64, error) {
 	if want == 0 {
 		return 0, invalid("the size of its disk is not known")
@@ -167,9 +169,11 @@ func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, erro
 	return nil, fmt.Errorf("description of its claim in status.volumeStatus: %w", ErrWait)
 }
 
-// destination prepares the claim to which a storage migration copies a running guest's disk. Its content is overwritten. If it is
-// larger than the disk, the guest's disk size does not change.
-func (p *preparer) destination(ctx context.Context, v *v1.Volume, claim *v1.PersistentVolumeClaimInfo) (*domain.DiskFact, error) {
+// destination prepares the claim to which a storage migration copies a running guest's disk. Its content is
+// overwritten. If it is larger than the disk, the guest's disk size does not change.
+func (p *preparer) destination(
+	ctx context.Context, v *v1.Volume, claim *v1.PersistentVolumeClaimInfo,
+) (*domain.DiskFact, error) {
 	if claim == nil || claim.ClaimName != v.WrittenClaim() {
 		return nil, fmt.Errorf("status.migratedVolumes to name the claim %q: %w", v.WrittenClaim(), ErrWait)
 	}
@@ -192,7 +196,8 @@ func (p *preparer) destination(ctx context.Context, v *v1.Volume, claim *v1.Pers
 	return fact, nil
 }
 
-// destinationImage finds or creates the image to which a disk is copied, and enlarges one that is smaller than the disk.
+// destinationImage finds or creates the image to which a disk is copied, and enlarges one that is smaller than the
+// disk.
 func (p *preparer) destinationImage(ctx context.Context, volume, claim string, size uint64) (*domain.DiskFact, error) {
 	poolName, dir := PoolName(volume), launcherpod.DiskDir(volume)
 	pool, err := p.storage.Pool(ctx, poolName, dir)
@@ -207,7 +212,8 @@ func (p *preparer) destinationImage(ctx context.Context, volume, claim string, s
 		if size > pool.Available {
 			return nil, invalid("the guest's disk has %d bytes, and on claim %q only %d are free", size, claim, pool.Available)
 		}
-		return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: size})
+		return fact, p.storage.Create(ctx, poolName,
+			hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: size})
 	}
 	has, err := rawCapacity(found)
 	if err != nil {
@@ -234,8 +240,8 @@ func (p *preparer) diskSize(volume string) int64 {
 	return 0
 }
 
-// DiskBytes returns the largest size of a disk on a claim: the claim's size without the file system's overhead. 0 means that it
-// is not known. It is rounded as in KubeVirt (pkg/virt-launcher/virtwrap, possibleGuestSize).
+// DiskBytes returns the largest size of a disk on a claim: the claim's size without the file system's overhead. 0 means
+// that it is not known. It is rounded as in KubeVirt (pkg/virt-launcher/virtwrap, possibleGuestSize).
 func DiskBytes(info *v1.PersistentVolumeClaimInfo) uint64 {
 	size := uint64(max(vmistatus.ClaimBytes(info.Capacity, info.Requests), 0))
 	if vmistatus.IsBlock(info) {
@@ -244,14 +250,16 @@ func DiskBytes(info *v1.PersistentVolumeClaimInfo) uint64 {
 	return withoutOverhead(info, size)
 }
 
-// ImageBytes returns the largest size of a disk in the file system of a claim that has this much left, besides what the disk's image
-// occupies. Some file systems need more for themselves than their configured overhead, as ext4 with blocks that only root may use: a disk of
-// DiskBytes would be full before the guest expects it. KubeVirt and the importer have the same limit.
+// ImageBytes returns the largest size of a disk in the file system of a claim that has this much left, besides what the
+// disk's image occupies. Some file systems need more for themselves than their configured overhead, as ext4 with blocks
+// that only root may use: a disk of DiskBytes would be full before the guest expects it. KubeVirt and the importer have
+// the same limit.
 func ImageBytes(info *v1.PersistentVolumeClaimInfo, image *hypervisor.Volume, available uint64) uint64 {
 	return min(DiskBytes(info), withoutOverhead(info, image.Allocation+available))
 }
 
-// withoutOverhead returns the size of an image in a number of bytes of a file system, or 0 if its overhead is not known.
+// withoutOverhead returns the size of an image in a number of bytes of a file system, or 0 if its overhead is not
+// known.
 func withoutOverhead(info *v1.PersistentVolumeClaimInfo, bytes uint64) uint64 {
 	if info.FilesystemOverhead == nil {
 		return 0
@@ -281,9 +289,11 @@ func Grows(vmi *v1.VirtualMachineInstance, v *v1.Volume) bool {
 	return false
 }
 
-// growImage resizes an image to its claim before the guest starts. If that fails, the guest starts with the present size. An
-// image whose content looks like another format is resized when QEMU runs, which knows its format.
-func (p *preparer) growImage(ctx context.Context, v *v1.Volume, poolName string, pool *hypervisor.Pool, image *hypervisor.Volume) {
+// growImage resizes an image to its claim before the guest starts. If that fails, the guest starts with the present
+// size. An image whose content looks like another format is resized when QEMU runs, which knows its format.
+func (p *preparer) growImage(
+	ctx context.Context, v *v1.Volume, poolName string, pool *hypervisor.Pool, image *hypervisor.Volume,
+) {
 	if p.vmi.Status.Phase == v1.Running {
 		return // It migrates from another Pod, whose QEMU has the image open.
 	}

@@ -85,12 +85,15 @@ func TestImagesAreResizedBeforeTheStart(t *testing.T) {
 		vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.FilesystemOverhead = ptr.To[v1.Percent]("0.055")
 	}
 	grown := func(capacity string, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
-		return vmiWith(claim, append([]func(*v1.VirtualMachineInstance){claimOf(capacity, corev1.PersistentVolumeFilesystem), disk, withOverhead}, changes...)...)
+		return vmiWith(claim, append(
+			[]func(*v1.VirtualMachineInstance){claimOf(capacity, corev1.PersistentVolumeFilesystem), disk, withOverhead},
+			changes...)...)
 	}
 	raw := func(bytes, allocated uint64) hypervisor.Volume {
 		return hypervisor.Volume{Name: "disk.img", Format: "raw", Capacity: bytes, Allocation: allocated}
 	}
-	host := v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/d/disk.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("2Gi")}}
+	host := v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/d/disk.img", Type: v1.HostDiskExistsOrCreate,
+		Capacity: resource.MustParse("2Gi")}}
 	const before, after, room = 100 << 20, 967 << 20, 9676 << 20 // 94.5 % of 1 GiB, and of the 10 GiB that are free
 	for name, tc := range map[string]struct {
 		vmi    *v1.VirtualMachineInstance
@@ -109,7 +112,8 @@ func TestImagesAreResizedBeforeTheStart(t *testing.T) {
 		"a CD-ROM":                        {vmi: grown("1Gi", asCDRom), image: raw(before, 0), want: before},
 		"a read-only disk":                {vmi: grown("1Gi", func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.Disks[0].Disk.ReadOnly = true }), image: raw(before, 0), want: before},
 		"a read-only claim": {vmi: grown("1Gi", func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Volumes[0].PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ReadOnly: true}}
+			vmi.Spec.Volumes[0].PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{
+				PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ReadOnly: true}}
 		}), image: raw(before, 0), want: before},
 		"a guest that migrates": {vmi: grown("1Gi", func(vmi *v1.VirtualMachineInstance) { vmi.Status.Phase = v1.Running }), image: raw(before, 0), want: before},
 		"a file of the node":    {vmi: vmiWith(host, disk), image: raw(before, 0), want: before},

@@ -79,8 +79,8 @@ func userData(secret *corev1.LocalObjectReference, encoded, verbatim string) doc
 
 func networkData(secret *corev1.LocalObjectReference, encoded, verbatim string) document {
 	return document{
-		field: "networkData", secret: secret, keys: []string{"networkdata", "networkData"}, pod: launcherpod.NetworkDataVolume,
-		encoded: encoded, verbatim: verbatim,
+		field: "networkData", secret: secret, keys: []string{"networkdata", "networkData"},
+		pod: launcherpod.NetworkDataVolume, encoded: encoded, verbatim: verbatim,
 	}
 }
 
@@ -125,8 +125,9 @@ func (p *preparer) read(volume string, d document) ([]byte, error) {
 		var err error
 		data, err = p.content.Secret(d.pod(volume), d.keys...)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("Secret %q has neither the key %q nor %q: add one of them",
-				d.secret.Name, d.keys[0], d.keys[1])}
+			return nil, &InvalidError{Retryable: true,
+				Err: fmt.Errorf("Secret %q has neither the key %q nor %q: add one of them",
+					d.secret.Name, d.keys[0], d.keys[1])}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read Secret %q: %w", d.secret.Name, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// containerDisk creates a writable overlay on the disk in an image. If the guest has read-only access, it uses the image's file
-// itself.
+// containerDisk creates a writable overlay on the disk in an image. If the guest has read-only access, it uses the
+// image's file itself.
 func (p *preparer) containerDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	image, err := p.imageFile(ctx, v)
 	if err != nil {

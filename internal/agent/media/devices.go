@@ -31,10 +31,11 @@ func HasTaggedDevices(vmi *v1.VirtualMachineInstance) bool {
 	return configDriveOf(vmi) != nil && len(tags(vmi)) > 0
 }
 
-// WriteDeviceMetadata writes a VMI's config drive again, with the addresses that libvirt assigned to the tagged devices when the
-// domain was defined. The domain must not run yet.
+// WriteDeviceMetadata writes a VMI's config drive again, with the addresses that libvirt assigned to the tagged devices
+// when the domain was defined. The domain must not run yet.
 func WriteDeviceMetadata(
-	ctx context.Context, s Storage, content Content, vmi *v1.VirtualMachineInstance, defined *libvirtxml.Domain, into *Result,
+	ctx context.Context, s Storage, content Content, vmi *v1.VirtualMachineInstance, defined *libvirtxml.Domain,
+	into *Result,
 ) error {
 	drive := configDriveOf(vmi)
 	p := &preparer{storage: s, content: content, vmi: vmi}
@@ -81,8 +82,8 @@ func tags(vmi *v1.VirtualMachineInstance) map[string]string {
 	return found
 }
 
-// taggedDevices describes the tagged devices of a domain, in its order. Disks are described as in OpenStack: KubeVirt accepts
-// their tags but does not describe them.
+// taggedDevices describes the tagged devices of a domain, in its order. Disks are described as in OpenStack: KubeVirt
+// accepts their tags but does not describe them.
 func taggedDevices(vmi *v1.VirtualMachineInstance, defined *libvirtxml.Domain) []device {
 	if defined.Devices == nil {
 		return nil

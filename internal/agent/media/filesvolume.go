@@ -83,8 +83,9 @@ func (p *preparer) fileDisk(ctx context.Context, v *v1.Volume, m *filesVolume) (
 	}
 	for name := range files {
 		if !isoName(name) {
-			return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("%s: a medium cannot have a file %.20s…, with a part of more than %d bytes",
-				m.object, name, maxNameBytes)}
+			return nil, &InvalidError{Retryable: true,
+				Err: fmt.Errorf("%s: a medium cannot have a file %.20s…, with a part of more than %d bytes",
+					m.object, name, maxNameBytes)}
 		}
 	}
 	label := m.label

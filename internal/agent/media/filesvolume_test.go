@@ -48,14 +48,17 @@ func TestFilesVolumes(t *testing.T) {
 		{name: "secret", source: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", VolumeLabel: "key"}},
 			content: filesOf(SecretVolume, hello), label: "key", contains: []string{"world"}},
 		{name: "downwardAPI", source: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{VolumeLabel: "down"}},
-			content: filesOf(DownwardAPIVolume, map[string]string{"labels": "a=b", "deep/er": "c"}), label: "down", contains: []string{"a=b", "c"}},
+			content: filesOf(DownwardAPIVolume, map[string]string{"labels": "a=b", "deep/er": "c"}), label: "down",
+			contains: []string{"a=b", "c"}},
 		{name: "serviceAccount", source: v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "a"}},
 			content: filesOf(ProjectedVolume, map[string]string{"token": "ey", "ca.crt": "PEM", "namespace": "ns"}),
 			label:   "cfgdata", contains: []string{"ey", "PEM", "ns"}},
 		{name: "sysprep of a ConfigMap", source: v1.VolumeSource{Sysprep: &v1.SysprepSource{ConfigMap: ref}},
-			content: filesOf(ConfigMapVolume, map[string]string{"Autounattend.xml": "<unattend/>"}), label: "unattendCD", contains: []string{"<unattend/>"}},
+			content: filesOf(ConfigMapVolume, map[string]string{"Autounattend.xml": "<unattend/>"}), label: "unattendCD",
+			contains: []string{"<unattend/>"}},
 		{name: "sysprep of a Secret", source: v1.VolumeSource{Sysprep: &v1.SysprepSource{Secret: ref}},
-			content: filesOf(SecretVolume, map[string]string{"unattend.xml": "<unattend/>"}), label: "unattendCD", contains: []string{"<unattend/>"}},
+			content: filesOf(SecretVolume, map[string]string{"unattend.xml": "<unattend/>"}), label: "unattendCD",
+			contains: []string{"<unattend/>"}},
 		{name: "sysprep without an answer", source: v1.VolumeSource{Sysprep: &v1.SysprepSource{Secret: ref}},
 			content: filesOf(SecretVolume, hello), message: "Secret s has neither the key"},
 		{name: "too much", source: configMap(""), content: filesOf(ConfigMapVolume, map[string]string{"a": strings.Repeat("x", maxFileBytes+1)}),
@@ -99,7 +102,8 @@ func TestFilesVolumes(t *testing.T) {
 }
 
 func TestFilesOfAMissingVolume(t *testing.T) {
-	_, err := Prepare(context.Background(), libvirt.NewNode().Launcher("pod"), content{}.write(t), limits, vmiWith(configMap("")))
+	_, err := Prepare(context.Background(), libvirt.NewNode().Launcher("pod"), content{}.write(t), limits,
+		vmiWith(configMap("")))
 	var invalid *InvalidError
 	if err == nil || errors.As(err, &invalid) {
 		t.Errorf("got %v, want an error that is retried", err)
@@ -132,7 +136,8 @@ func TestACPITables(t *testing.T) {
 			vmi := vmiWith(tc.source, func(vmi *v1.VirtualMachineInstance) {
 				vmi.Spec.Domain.Firmware.ACPI = &tc.acpi
 			})
-			got, err := Prepare(context.Background(), libvirt.NewNode().Launcher("pod"), filesOf(SecretVolume, tc.files).write(t), limits, vmi)
+			got, err := Prepare(context.Background(), libvirt.NewNode().Launcher("pod"),
+				filesOf(SecretVolume, tc.files).write(t), limits, vmi)
 			if tc.message != "" {
 				expectError(t, err, true, false, tc.message)
 				return

@@ -26,7 +26,8 @@ const (
 )
 
 const (
-	// maxNameBytes is the longest name of a file or a directory that Linux reads. Kubernetes' names of keys are not longer.
+	// maxNameBytes is the longest name of a file or a directory that Linux reads. Kubernetes' names of keys are not
+	// longer.
 	maxNameBytes = 253
 	// maxDirs is how many directories a medium may have. A volume has at most 1000 files, but paths can be deep.
 	maxDirs = 4096
@@ -42,8 +43,8 @@ type isoNode struct {
 	extent int
 }
 
-// isoDir is a directory in one of the two trees of a medium: that of ISO 9660 with Rock Ridge, which Linux reads, and that of Joliet, which
-// Windows reads. Both have the same files, by names of their own.
+// isoDir is a directory in one of the two trees of a medium: that of ISO 9660 with Rock Ridge, which Linux reads, and
+// that of Joliet, which Windows reads. Both have the same files, by names of their own.
 type isoDir struct {
 	parent  *isoDir
 	node    *isoNode
@@ -68,8 +69,8 @@ type isoImage struct {
 	time time.Time
 }
 
-// buildISO returns an ISO 9660 image with unchanged file names: Rock Ridge for Linux, Joliet for Windows. The library go-diskfs writes no
-// Joliet tree with subdirectories.
+// buildISO returns an ISO 9660 image with unchanged file names: Rock Ridge for Linux, Joliet for Windows. The library
+// go-diskfs writes no Joliet tree with subdirectories.
 func buildISO(label string, files map[string][]byte) ([]byte, error) {
 	root, err := isoTree(files)
 	if err != nil {
@@ -157,7 +158,8 @@ func layOut(root *isoNode, joliet bool) []*isoDir {
 				dirs = append(dirs, r.dir)
 			}
 		}
-		dir.records = append([]isoRecord{{id: []byte{0}, file: dir.node, dir: dir}, {id: []byte{1}, file: dir.parent.node, dir: dir.parent}}, dir.records...)
+		dir.records = append([]isoRecord{{id: []byte{0}, file: dir.node, dir: dir},
+			{id: []byte{1}, file: dir.parent.node, dir: dir.parent}}, dir.records...)
 		if !joliet {
 			addRockRidge(dir)
 		}
@@ -234,7 +236,8 @@ func (m *isoImage) record(r *isoRecord) []byte {
 	putBoth32(out[2:], extent)
 	putBoth32(out[10:], size)
 	copy(out[18:], []byte{
-		byte(m.time.Year() - 1900), byte(m.time.Month()), byte(m.time.Day()), byte(m.time.Hour()), byte(m.time.Minute()), byte(m.time.Second()), 0,
+		byte(m.time.Year() - 1900), byte(m.time.Month()), byte(m.time.Day()), byte(m.time.Hour()), byte(m.time.Minute()),
+		byte(m.time.Second()), 0,
 	})
 	out[25] = flags
 	putBoth16(out[28:], 1)

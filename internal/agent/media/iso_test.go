@@ -33,8 +33,10 @@ func media() map[string]map[string][]byte {
 		},
 		"as many as there may be": manyFiles(),
 		"longest": {
-			long + "a": []byte("1"), long + "b": []byte("2"), strings.Repeat("n", 103): []byte("3"), strings.Repeat("m", 165): []byte("4"),
-			strings.Repeat("m", 166): []byte("5"), strings.Repeat("d", 200) + "/" + strings.Repeat("k", 253): []byte("6"), "Unattend.xml": []byte("7"),
+			long + "a": []byte("1"), long + "b": []byte("2"), strings.Repeat("n", 103): []byte("3"),
+			strings.Repeat("m", 165): []byte("4"),
+			strings.Repeat("m", 166): []byte("5"), strings.Repeat("d", 200) + "/" + strings.Repeat("k", 253): []byte("6"),
+			"Unattend.xml": []byte("7"),
 		},
 		"names":                            {"a": []byte("1"), "A.b": []byte("2"), ".hidden": []byte("3"), "é*€.txt": []byte("4"), "x/y/z/a/b/c/d/e/f/g": []byte("5")},
 		"no files":                         nil,
@@ -126,7 +128,8 @@ func (r *isoReader) tree(descriptor int, name func(r *isoReader, record []byte) 
 }
 
 func (r *isoReader) dir(
-	record []byte, prefix string, name func(r *isoReader, record []byte) string, out map[string][]byte, dirs map[uint32]bool,
+	record []byte, prefix string, name func(r *isoReader, record []byte) string, out map[string][]byte,
+	dirs map[uint32]bool,
 ) {
 	extent, size := binary.LittleEndian.Uint32(record[2:]), binary.LittleEndian.Uint32(record[10:])
 	if big := binary.BigEndian.Uint32(record[6:]); big != extent || dirs[extent] {
@@ -210,7 +213,8 @@ func TestISOWithOtherReaders(t *testing.T) {
 			if err := os.WriteFile(image, data, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if text := isoinfo(t, "-d", "-i", image); !strings.Contains(text, "Volume id: "+label+"\n") || !strings.Contains(text, "Joliet") {
+			if text := isoinfo(t, "-d", "-i", image); !strings.Contains(text, "Volume id: "+label+"\n") ||
+				!strings.Contains(text, "Joliet") {
 				t.Errorf("isoinfo -d:\n%s", text)
 			}
 			for _, view := range []string{"-R", "-J"} {

@@ -13,11 +13,13 @@ import (
 	"unicode/utf16"
 )
 
-// maxJolietName is the longest name in Joliet, in units of UTF-16. The specification allows 64; Windows reads those that fit into a record,
-// and genisoimage writes up to 103 with -joliet-long. A longer name is shortened: the key of a ConfigMap may have 253 characters.
+// maxJolietName is the longest name in Joliet, in units of UTF-16. The specification allows 64; Windows reads those
+// that fit into a record, and genisoimage writes up to 103 with -joliet-long. A longer name is shortened: the key of a
+// ConfigMap may have 253 characters.
 const maxJolietName = 103
 
-// primaryNames returns the names of a directory's entries in ISO 9660, interchange level 1: eight characters, and three after a dot.
+// primaryNames returns the names of a directory's entries in ISO 9660, interchange level 1: eight characters, and three
+// after a dot.
 func primaryNames(nodes []*isoNode) [][]byte {
 	return uniqueNames(nodes, func(node *isoNode, number string) []byte {
 		base, extension := node.name, ""
@@ -64,7 +66,8 @@ func jolietNames(nodes []*isoNode) [][]byte {
 	})
 }
 
-// uniqueNames returns a name for each entry of a directory. An entry whose name another one has, in any case, gets a number.
+// uniqueNames returns a name for each entry of a directory. An entry whose name another one has, in any case, gets a
+// number.
 func uniqueNames(nodes []*isoNode, name func(node *isoNode, number string) []byte) [][]byte {
 	out, taken := make([][]byte, len(nodes)), map[string]bool{}
 	for i, node := range nodes {
@@ -103,7 +106,8 @@ func addRockRidge(dir *isoDir) {
 		system := posixEntry(r.file)
 		switch {
 		case i == 0 && dir.parent == dir: // the root's own record
-			r.system, r.more = slices.Concat([]byte{'S', 'P', 7, 1, 0xBE, 0xEF, 0}, system, make([]byte, sizeCE)), rockRidgeReference()
+			r.system, r.more = slices.Concat([]byte{'S', 'P', 7, 1, 0xBE, 0xEF, 0}, system, make([]byte, sizeCE)),
+				rockRidgeReference()
 		case i < 2:
 			r.system = system
 		default:
@@ -150,7 +154,8 @@ func rockRidgeReference() []byte {
 	const id, about = "RRIP_1991A", "THE ROCK RIDGE INTERCHANGE PROTOCOL PROVIDES SUPPORT FOR POSIX FILE SYSTEM SEMANTICS"
 	const source = "PLEASE CONTACT DISC PUBLISHER FOR SPECIFICATION SOURCE.  SEE PUBLISHER IDENTIFIER IN PRIMARY VOLUME DESCRIPTOR FOR CONTACT INFORMATION."
 	const size = 8 + len(id) + len(about) + len(source)
-	return slices.Concat([]byte{'E', 'R', byte(size), 1, byte(len(id)), byte(len(about)), byte(len(source)), 1}, []byte(id+about+source))
+	return slices.Concat([]byte{'E', 'R', byte(size), 1, byte(len(id)), byte(len(about)), byte(len(source)), 1},
+		[]byte(id+about+source))
 }
 
 // continueAt writes where the entries are that have no room in a record. It is the last entry of those in the record.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package media prepares a VMI's disks in its launcher Pod: overlays on images, empty disks, cloud-init media and disk images on
-// claims. libvirtd creates the files, in the Pod and as the Pod's user, so that a Pod cannot redirect the agent's writes. Every
-// step is idempotent, so that it can be repeated after a restart of the agent, but not once the domain runs.
+// Package media prepares a VMI's disks in its launcher Pod: overlays on images, empty disks, cloud-init media and disk
+// images on claims. libvirtd creates the files, in the Pod and as the Pod's user, so that a Pod cannot redirect the
+// agent's writes. Every step is idempotent, so that it can be repeated after a restart of the agent, but not once the
+// domain runs.
 package media
 
 import (
@@ -82,7 +83,9 @@ func (e *InvalidError) Error() string { return fmt.Sprintf("volume %q: %v", e.Vo
 func (e *InvalidError) Unwrap() error { return e.Err }
 
 // Prepare prepares the disks of a VMI whose domain does not run.
-func Prepare(ctx context.Context, s Storage, content Content, limits Limits, vmi *v1.VirtualMachineInstance) (*Result, error) {
+func Prepare(
+	ctx context.Context, s Storage, content Content, limits Limits, vmi *v1.VirtualMachineInstance,
+) (*Result, error) {
 	p := &preparer{storage: s, content: content, limits: limits, vmi: vmi}
 	result := &Result{Disks: map[string]domain.DiskFact{}, KernelBoot: kernelBoot(vmi)}
 	for i := range vmi.Spec.Volumes {
@@ -137,9 +140,11 @@ func (p *preparer) prepare(ctx context.Context, v *v1.Volume) (*domain.DiskFact,
 	}
 }
 
-// overlay creates a qcow2 file in the Pod's ephemeral storage, with or without a backing image. Its default capacity is that of the
-// backing image.
-func (p *preparer) overlay(ctx context.Context, name string, capacity uint64, backingPath, backingFormat string) (*domain.DiskFact, error) {
+// overlay creates a qcow2 file in the Pod's ephemeral storage, with or without a backing image. Its default capacity is
+// that of the backing image.
+func (p *preparer) overlay(
+	ctx context.Context, name string, capacity uint64, backingPath, backingFormat string,
+) (*domain.DiskFact, error) {
 	volume := hypervisor.Volume{
 		Name: name + ".qcow2", Format: hypervisor.FormatQCOW2, Capacity: capacity,
 		BackingPath: backingPath, BackingFormat: backingFormat,
@@ -229,7 +234,8 @@ func alignDown(n, to uint64) uint64 { return n / to * to }
 
 // Content reads the files that the kubelet wrote to the launcher Pod's volumes.
 type Content interface {
-	// Secret returns the value of the first key that a Secret's volume has. The error wraps fs.ErrNotExist if it has none of them.
+	// Secret returns the value of the first key that a Secret's volume has. The error wraps fs.ErrNotExist if it has none
+	// of them.
 	Secret(volume string, keys ...string) ([]byte, error)
 	// Files returns all files of a volume by their path in it. The error wraps ErrTooMuch if they are too large.
 	Files(kind VolumeKind, volume string) (map[string][]byte, error)
@@ -252,8 +258,8 @@ var ErrTooMuch = errors.New("too much for a medium")
 // maxFileBytes bounds the SSH keys on a medium, which may come from several Secrets.
 const maxFileBytes = 2 << 20
 
-// noCloudMetadata returns the metadata of a NoCloud medium, with KubeVirt's values. The instance ID does not change when a VM
-// restarts or when it was created with KubeVirt, so that cloud-init does not configure the guest again.
+// noCloudMetadata returns the metadata of a NoCloud medium, with KubeVirt's values. The instance ID does not change
+// when a VM restarts or when it was created with KubeVirt, so that cloud-init does not configure the guest again.
 // Source: kubevirt/kubevirt pkg/cloud-init/cloud-init.go, NoCloudMetadata.
 func noCloudMetadata(vmi *v1.VirtualMachineInstance, keys map[string]string, _ []device) any {
 	return struct {
@@ -304,9 +310,11 @@ func hostname(vmi *v1.VirtualMachineInstance) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-")
 }
 
-// publicKeys returns the SSH keys of all credentials with a propagation method, numbered in the order of the spec. Each entry of
-// a Secret is a key.
-func (p *preparer) publicKeys(carried func(*v1.SSHPublicKeyAccessCredentialPropagationMethod) bool) (map[string]string, error) {
+// publicKeys returns the SSH keys of all credentials with a propagation method, numbered in the order of the spec. Each
+// entry of a Secret is a key.
+func (p *preparer) publicKeys(
+	carried func(*v1.SSHPublicKeyAccessCredentialPropagationMethod) bool,
+) (map[string]string, error) {
 	keys, left := map[string]string{}, maxFileBytes
 	for i := range p.vmi.Spec.AccessCredentials {
 		credential := &p.vmi.Spec.AccessCredentials[i]
@@ -323,8 +331,9 @@ func (p *preparer) publicKeys(carried func(*v1.SSHPublicKeyAccessCredentialPropa
 		}
 		for _, name := range slices.Sorted(maps.Keys(files)) {
 			if left -= len(files[name]); left < 0 {
-				return nil, &InvalidError{Retryable: true, Err: fmt.Errorf("the Secrets of accessCredentials: %w: the keys have more than %d bytes",
-					ErrTooMuch, maxFileBytes)}
+				return nil, &InvalidError{Retryable: true,
+					Err: fmt.Errorf("the Secrets of accessCredentials: %w: the keys have more than %d bytes",
+						ErrTooMuch, maxFileBytes)}
 			}
 			if key := strings.TrimSpace(string(files[name])); key != "" {
 				keys[strconv.Itoa(len(keys))] = key

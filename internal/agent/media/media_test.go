@@ -82,7 +82,8 @@ func vmiWith(source v1.VolumeSource, changes ...func(*v1.VirtualMachineInstance)
 func claimOf(capacity string, mode corev1.PersistentVolumeMode) func(*v1.VirtualMachineInstance) {
 	return func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "v", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
-			ClaimName: "c", VolumeMode: &mode, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(capacity)},
+			ClaimName: "c", VolumeMode: &mode,
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(capacity)},
 		}}}
 	}
 }
@@ -132,7 +133,8 @@ func TestPrepare(t *testing.T) {
 	}
 	overlay := func(backing, format string, capacity int64) *domain.DiskFact {
 		return &domain.DiskFact{
-			Path: ephemeralDir + "v.qcow2", Format: "qcow2", BackingPath: backing, BackingFormat: format, CapacityBytes: capacity,
+			Path: ephemeralDir + "v.qcow2", Format: "qcow2", BackingPath: backing, BackingFormat: format,
+			CapacityBytes: capacity,
 		}
 	}
 	for _, tc := range []struct {
@@ -180,7 +182,8 @@ func TestPrepare(t *testing.T) {
 		{name: "preallocated claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem), preallocated),
 			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 30, KeepsSpace: true}},
 		{name: "preallocated block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock), preallocated),
-			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30, KeepsSpace: true}},
+			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30,
+				KeepsSpace: true}},
 		{name: "claim that is not described yet", vmi: vmiWith(claim), wait: true, message: "volumeStatus"},
 		{name: "claim that a disk moves to", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20+512)),
 			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 64<<20 + 512}},
@@ -196,13 +199,15 @@ func TestPrepare(t *testing.T) {
 		{name: "claim that a disk moves to, without room", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<30)),
 			invalid: true, message: `on claim "new" only 10737418240 are free`},
 		{name: "claim that a disk moves to, a device", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeBlock, 64<<20)),
-			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 64 << 20, Sliced: true}},
+			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 64 << 20,
+				Sliced: true}},
 		{name: "claim that a disk of unknown size moves to", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeBlock, 0)),
 			wait: true, message: "size of the guest's disk"},
 		{name: "claim that a disk does not move to", vmi: vmiWith(claim, movedTo(corev1.PersistentVolumeBlock, 1)),
 			wait: true, message: "migratedVolumes"},
 		{name: "ephemeral", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
-			files: []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)}, want: overlay(diskDir+"/disk.img", "raw", 3<<20)},
+			files: []func(*libvirt.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)},
+			want:  overlay(diskDir+"/disk.img", "raw", 3<<20)},
 		{name: "ephemeral over nothing", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
 			invalid: true, message: "no disk.img"},
 		{name: "new hostDisk", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
@@ -256,7 +261,8 @@ func TestPrepare(t *testing.T) {
 func expectError(t *testing.T, err error, invalid, wait bool, text string) {
 	t.Helper()
 	var as *InvalidError
-	if errors.As(err, &as) != invalid || errors.Is(err, ErrWait) != wait || err == nil || !strings.Contains(err.Error(), text) {
+	if errors.As(err, &as) != invalid || errors.Is(err, ErrWait) != wait || err == nil ||
+		!strings.Contains(err.Error(), text) {
 		t.Errorf("got %v, want one with %q (invalid %v, wait %v)", err, text, invalid, wait)
 	}
 	if invalid && as != nil && as.Volume != "v" {
@@ -282,7 +288,8 @@ func TestCloudInit(t *testing.T) {
 		{name: "base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: encoded, NetworkDataBase64: encoded}),
 			contains: []string{"#encoded"}},
 		{name: "secrets", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref, NetworkDataSecretRef: ref}),
-			content: secrets(map[string]map[string]string{"v-udata": {"userdata": "#secret"}, "v-ndata": {"networkData": "net"}}), contains: []string{"#secret", "net"}},
+			content: secrets(map[string]map[string]string{"v-udata": {"userdata": "#secret"},
+				"v-ndata": {"networkData": "net"}}), contains: []string{"#secret", "net"}},
 		{name: "config drive", source: v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#drive"}},
 			contains: []string{"#drive", `"hostname":"vm"`, "openstack", "config-2"}},
 		{name: "bad base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: "%"}), message: "userDataBase64 is not base64"},

@@ -30,21 +30,25 @@ func configDriveSource() v1.VolumeSource {
 // sshKeys returns a credential with the keys of a Secret.
 func sshKeys(secret string, method v1.SSHPublicKeyAccessCredentialPropagationMethod) v1.AccessCredential {
 	return v1.AccessCredential{SSHPublicKey: &v1.SSHPublicKeyAccessCredential{
-		Source:            v1.SSHPublicKeyAccessCredentialSource{Secret: &v1.AccessCredentialSecretSource{SecretName: secret}},
+		Source: v1.SSHPublicKeyAccessCredentialSource{
+			Secret: &v1.AccessCredentialSecretSource{SecretName: secret}},
 		PropagationMethod: method,
 	}}
 }
 
 func TestMetadata(t *testing.T) {
-	byNoCloud := v1.SSHPublicKeyAccessCredentialPropagationMethod{NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}}
-	byConfigDrive := v1.SSHPublicKeyAccessCredentialPropagationMethod{ConfigDrive: &v1.ConfigDriveSSHPublicKeyAccessCredentialPropagation{}}
+	byNoCloud := v1.SSHPublicKeyAccessCredentialPropagationMethod{
+		NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}}
+	byConfigDrive := v1.SSHPublicKeyAccessCredentialPropagationMethod{
+		ConfigDrive: &v1.ConfigDriveSSHPublicKeyAccessCredentialPropagation{}}
 	byAgent := v1.SSHPublicKeyAccessCredentialPropagationMethod{
 		QemuGuestAgent: &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{"u"}},
 	}
 	all := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Annotations = map[string]string{v1.InstancetypeAnnotation: "small"}
 		vmi.Spec.AccessCredentials = []v1.AccessCredential{
-			sshKeys("one", byNoCloud), sshKeys("drive", byConfigDrive), sshKeys("agent", byAgent), sshKeys("other.one", byNoCloud),
+			sshKeys("one", byNoCloud), sshKeys("drive", byConfigDrive), sshKeys("agent", byAgent),
+			sshKeys("other.one", byNoCloud),
 		}
 	}
 	volumes := secrets(map[string]map[string]string{
@@ -109,13 +113,16 @@ func TestWriteDeviceMetadata(t *testing.T) {
 		Interfaces: []libvirtxml.DomainInterface{
 			{Alias: alias(domain.InterfaceAlias("plain")), MAC: &libvirtxml.DomainInterfaceMAC{Address: "02:00:00:00:00:02"}},
 			{Alias: alias(domain.InterfaceAlias("nic")), MAC: &libvirtxml.DomainInterfaceMAC{Address: "02:00:00:00:00:01"},
-				Address: &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: n(0), Bus: n(1), Slot: n(31), Function: n(7)}}},
+				Address: &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: n(0), Bus: n(1), Slot: n(31),
+					Function: n(7)}}},
 		},
 		Disks: []libvirtxml.DomainDisk{
 			{Alias: alias(domain.DiskAlias("virtio")), Serial: "s1", Target: &libvirtxml.DomainDiskTarget{Bus: "virtio"},
-				Address: &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: n(0), Bus: n(16), Slot: n(0), Function: n(0)}}},
+				Address: &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: n(0), Bus: n(16), Slot: n(0),
+					Function: n(0)}}},
 			{Alias: alias(domain.DiskAlias("sata")), Target: &libvirtxml.DomainDiskTarget{Bus: "sata"},
-				Address: &libvirtxml.DomainAddress{Drive: &libvirtxml.DomainAddressDrive{Controller: n(0), Bus: n(0), Target: n(0), Unit: n(3)}}},
+				Address: &libvirtxml.DomainAddress{Drive: &libvirtxml.DomainAddressDrive{Controller: n(0), Bus: n(0), Target: n(0),
+					Unit: n(3)}}},
 			{Alias: alias(domain.DiskAlias("usb")), Target: &libvirtxml.DomainDiskTarget{Bus: "usb"},
 				Address: &libvirtxml.DomainAddress{USB: &libvirtxml.DomainAddressUSB{Bus: n(0), Port: "2"}}},
 		},

@@ -30,12 +30,14 @@ type DeviceFiles interface {
 	DirectIO(ctx context.Context, path string) (bool, error)
 }
 
-// limitedBytes is how many bytes the overlays of a Pod may have whose ephemeral storage is limited by its VMI: half of what virt-controller adds
-// to such a limit for the launcher. The kubelet evicts a Pod that exceeds it, and with it the guest.
+// limitedBytes is how many bytes the overlays of a Pod may have whose ephemeral storage is limited by its VMI: half of
+// what virt-controller adds to such a limit for the launcher. The kubelet evicts a Pod that exceeds it, and with it the
+// guest.
 const limitedBytes = 25_000_000
 
-// Track lays overlays over the prepared disks of a VMI, with which QEMU can track their changed blocks. They are new ones: nothing but the
-// overlay can have written to a disk since it was made. A disk that cannot have one stays as it is, and its backups are full ones.
+// Track lays overlays over the prepared disks of a VMI, with which QEMU can track their changed blocks. They are new
+// ones: nothing but the overlay can have written to a disk since it was made. A disk that cannot have one stays as it
+// is, and its backups are full ones.
 func Track(ctx context.Context, s Storage, files DeviceFiles, vmi *v1.VirtualMachineInstance, result *Result) error {
 	room := uint64(math.MaxUint64)
 	if _, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceEphemeralStorage]; limited {

@@ -81,12 +81,14 @@ func TestTrack(t *testing.T) {
 		{name: "a new image", vmi: vmiWith(claim, image, asDisk(nil)), want: overFile("v-1073741824.qcow2", 1<<30)},
 		{name: "an image", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "raw", 1<<20), want: overFile("v-1048576.qcow2", 1<<20)},
 		{name: "a device, which is larger than its claim", vmi: vmiWith(claim, device, asDisk(nil)), files: deviceFiles{bytes: 2 << 30},
-			want: domain.DiskFact{Path: trackedDir + "v-2147483648.qcow2", Format: "qcow2", DataPath: "/dev/v", DataBlock: true, DirectIO: true, CapacityBytes: 2 << 30}},
+			want: domain.DiskFact{Path: trackedDir + "v-2147483648.qcow2", Format: "qcow2", DataPath: "/dev/v", DataBlock: true,
+				DirectIO: true, CapacityBytes: 2 << 30}},
 		{name: "a device of unknown size", vmi: vmiWith(claim, device, asDisk(nil)),
 			want: domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30}},
 		{name: "a hostDisk", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{
 			Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("1Mi")}}, asDisk(nil)),
-			want: domain.DiskFact{Path: trackedDir + "v-1048576.qcow2", Format: "qcow2", DataPath: diskDir + "/x.img", CapacityBytes: 1 << 20}},
+			want: domain.DiskFact{Path: trackedDir + "v-1048576.qcow2", Format: "qcow2", DataPath: diskDir + "/x.img",
+				CapacityBytes: 1 << 20}},
 		{name: "an image that looks like qcow2", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "qcow2", 1<<20), want: raw},
 		{name: "an image of half a sector", vmi: vmiWith(claim, image, asDisk(nil)), add: withFile(diskDir, "disk.img", "raw", 256),
 			want: domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 256}},
@@ -167,7 +169,8 @@ func TestTrackWithErrors(t *testing.T) {
 	}
 }
 
-// What virt-broker has not said is not known: the guest waits for it, as its disk would not be tracked until its next start.
+// What virt-broker has not said is not known: the guest waits for it, as its disk would not be tracked until its next
+// start.
 func TestTrackWaitsForTheBroker(t *testing.T) {
 	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
 	claim.PersistentVolumeClaim.ClaimName = "c"

@@ -28,9 +28,9 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// disksToCopy returns the disks of a running domain that the nodes do not share, by their target's name: those in the Pod, and the volumes
-// that migrate with the guest. CD-ROMs and read-only disks are not copied: the target's agent makes them itself.
-// As KubeVirt (pkg/virt-launcher/virtwrap, getDiskTargetsForMigration).
+// disksToCopy returns the disks of a running domain that the nodes do not share, by their target's name: those in the
+// Pod, and the volumes that migrate with the guest. CD-ROMs and read-only disks are not copied: the target's agent
+// makes them itself. As KubeVirt (pkg/virt-launcher/virtwrap, getDiskTargetsForMigration).
 func disksToCopy(vmi *v1.VirtualMachineInstance, live *libvirtxml.Domain) []string {
 	if live.Devices == nil {
 		return nil
@@ -38,14 +38,17 @@ func disksToCopy(vmi *v1.VirtualMachineInstance, live *libvirtxml.Domain) []stri
 	shared := map[string]bool{}
 	for i := range vmi.Spec.Volumes {
 		v := &vmi.Spec.Volumes[i]
-		moves := slices.ContainsFunc(vmi.Status.MigratedVolumes, func(m v1.StorageMigratedVolumeInfo) bool { return m.VolumeName == v.Name })
-		reachable := v.PersistentVolumeClaim != nil || v.DataVolume != nil || (v.HostDisk != nil && ptr.Deref(v.HostDisk.Shared, false))
+		moves := slices.ContainsFunc(vmi.Status.MigratedVolumes,
+			func(m v1.StorageMigratedVolumeInfo) bool { return m.VolumeName == v.Name })
+		reachable := v.PersistentVolumeClaim != nil || v.DataVolume != nil ||
+			(v.HostDisk != nil && ptr.Deref(v.HostDisk.Shared, false))
 		shared[domain.DiskAlias(v.Name)] = reachable && !moves
 	}
 	var copied []string
 	for i := range live.Devices.Disks {
 		disk := &live.Devices.Disks[i]
-		if disk.Device == "cdrom" || disk.ReadOnly != nil || disk.Target == nil || disk.Alias == nil || shared[disk.Alias.Name] {
+		if disk.Device == "cdrom" || disk.ReadOnly != nil || disk.Target == nil || disk.Alias == nil ||
+			shared[disk.Alias.Name] {
 			continue
 		}
 		copied = append(copied, disk.Target.Dev)
@@ -53,13 +56,13 @@ func disksToCopy(vmi *v1.VirtualMachineInstance, live *libvirtxml.Domain) []stri
 	return copied
 }
 
-// verifyImages fails unless the images in the target's Pod are the same as those that the guest runs from. Only what the guest has written
-// above them is transferred: on another image it would be garbage.
+// verifyImages fails unless the images in the target's Pod are the same as those that the guest runs from. Only what
+// the guest has written above them is transferred: on another image it would be garbage.
 func (t *Transfers) verifyImages(
 	ctx context.Context, transfer *Transfer, a peer.Attempt, d *peer.Destination, live, built *libvirtxml.Domain,
 ) error {
-	// The target's files have the same paths at the source. Those of the running domain take precedence, but may be incomplete: the launcher
-	// is not trusted, and a drive may be empty.
+	// The target's files have the same paths at the source. Those of the running domain take precedence, but may be
+	// incomplete: the launcher is not trusted, and a drive may be empty.
 	files := peer.ImageFiles(built)
 	maps.Copy(files, peer.ImageFiles(live))
 	// An image that both Pods' specs name by the same digest is the same.
@@ -98,7 +101,8 @@ func (t *Transfers) verifyImages(
 	return nil
 }
 
-// reasonImagesDiffer is the reason of the event about images that differ. KubeVirt's releases that compared them used it too.
+// reasonImagesDiffer is the reason of the event about images that differ. KubeVirt's releases that compared them used
+// it too.
 const reasonImagesDiffer v1.SyncEvent = "ContainerDiskFailedChecksum"
 
 // compareImages returns an error that names the images that differ at the target, and what to do about it.
@@ -136,8 +140,8 @@ func describeImage(vmi *v1.VirtualMachineInstance, key string) string {
 }
 
 const (
-	// readBitmapsTimeout and sendBitmapsTimeout bound what is done about bitmaps while the guest is paused. If they cannot be read in time,
-	// the next backup is a full one. If the target's agent does not respond, the migration fails.
+	// readBitmapsTimeout and sendBitmapsTimeout bound what is done about bitmaps while the guest is paused. If they cannot
+	// be read in time, the next backup is a full one. If the target's agent does not respond, the migration fails.
 	readBitmapsTimeout = 200 * time.Millisecond
 	sendBitmapsTimeout = 3 * time.Second
 	// maxTrackedDisks is of how many disks bitmaps are sent.
@@ -156,19 +160,21 @@ type trackedDisk struct {
 	overlay string
 }
 
-// keepBitmaps returns what sends the bitmaps of the guest's tracked disks, so that the next backups can still be incremental ones, or nil.
-// The target must not complete the guest if it is unknown whether they are still being written (docs/adr/0090). Any other failure only
-// makes the next backup a full one. After one that has failed a migration, the next ones are without bitmaps, or a target that is slow would
-// fail each of them.
+// keepBitmaps returns what sends the bitmaps of the guest's tracked disks, so that the next backups can still be
+// incremental ones, or nil. The target must not complete the guest if it is unknown whether they are still being
+// written (docs/adr/0090). Any other failure only makes the next backup a full one. After one that has failed a
+// migration, the next ones are without bitmaps, or a target that is slow would fail each of them.
 func (t *Transfers) keepBitmaps(
-	transfer *Transfer, target bitmapKeeper, d *peer.Destination, r *hypervisor.TransferRequest, live, built *libvirtxml.Domain,
+	transfer *Transfer, target bitmapKeeper, d *peer.Destination, r *hypervisor.TransferRequest, live,
+	built *libvirtxml.Domain,
 ) func(context.Context) error {
 	if !d.Bitmaps || len(trackedDisks(live, built, r.CopyDisks)) == 0 {
 		return nil
 	}
 	if t.isUntracked(transfer.vmi.UID) {
 		return func(ctx context.Context) error {
-			log.FromContext(ctx).Info("The changed blocks of the guest's disks are not migrated: a migration has failed because of them")
+			log.FromContext(ctx).Info(
+				"The changed blocks of the guest's disks are not migrated: a migration has failed because of them")
 			return nil
 		}
 	}
@@ -199,7 +205,8 @@ func (t *Transfers) keepBitmaps(
 		var refused *peer.RefusedError
 		switch {
 		case err == nil:
-			logger.V(1).Info("The changed blocks of the guest's disks were migrated", "disks", len(disks), "elapsed", time.Since(begin).String())
+			logger.V(1).Info("The changed blocks of the guest's disks were migrated", "disks", len(disks), "elapsed",
+				time.Since(begin).String())
 			return nil
 		case errors.As(err, &refused) && !peer.IsTemporary(err):
 			logger.Info("The changed blocks of the guest's disks were not accepted", "error", err.Error())
@@ -213,7 +220,8 @@ func (t *Transfers) keepBitmaps(
 	}
 }
 
-// noteUntracked remembers that a migration of a VMI has failed because of bitmaps. It is forgotten with the process: then one more may fail.
+// noteUntracked remembers that a migration of a VMI has failed because of bitmaps. It is forgotten with the process:
+// then one more may fail.
 func (t *Transfers) noteUntracked(vmi types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -228,8 +236,8 @@ func (t *Transfers) isUntracked(vmi types.UID) bool {
 	return noted && t.now().Sub(since) < untrackedTime
 }
 
-// trackedDisks returns the disks that have an overlay in both Pods and share their data. libvirt writes to those that it copies before the
-// guest is complete.
+// trackedDisks returns the disks that have an overlay in both Pods and share their data. libvirt writes to those that
+// it copies before the guest is complete.
 func trackedDisks(live, built *libvirtxml.Domain, copied []string) []trackedDisk {
 	if live.Devices == nil {
 		return nil
@@ -237,22 +245,27 @@ func trackedDisks(live, built *libvirtxml.Domain, copied []string) []trackedDisk
 	var tracked []trackedDisk
 	for i := range live.Devices.Disks {
 		disk := &live.Devices.Disks[i]
-		if disk.Alias == nil || disk.Target == nil || !domain.IsTracked(disk) || disk.Source.File == nil || slices.Contains(copied, disk.Target.Dev) {
+		if disk.Alias == nil || disk.Target == nil || !domain.IsTracked(disk) || disk.Source.File == nil ||
+			slices.Contains(copied, disk.Target.Dev) {
 			continue
 		}
 		volume, isVolume := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias(""))
 		there := domain.FindDisk(built, disk.Alias.Name)
 		dir, name := path.Split(disk.Source.File.File)
-		if isVolume && there != nil && domain.IsTracked(there) && path.Clean(dir) == launcherpod.TrackedDisksDir && len(tracked) < maxTrackedDisks {
+		if isVolume && there != nil && domain.IsTracked(there) && path.Clean(dir) == launcherpod.TrackedDisksDir &&
+			len(tracked) < maxTrackedDisks {
 			tracked = append(tracked, trackedDisk{volume: volume, overlay: name})
 		}
 	}
 	return tracked
 }
 
-// ReadBitmaps returns the bitmaps of a guest's disks that have an overlay in both Pods, and are not copied. QEMU has stored them in the
-// overlays of the source when it had sent everything. If there are more than can be sent, the oldest are not among them.
-func ReadBitmaps(ctx context.Context, source overlayReader, live, built *libvirtxml.Domain, copied []string) ([]peer.DiskBitmaps, error) {
+// ReadBitmaps returns the bitmaps of a guest's disks that have an overlay in both Pods, and are not copied. QEMU has
+// stored them in the overlays of the source when it had sent everything. If there are more than can be sent, the oldest
+// are not among them.
+func ReadBitmaps(
+	ctx context.Context, source overlayReader, live, built *libvirtxml.Domain, copied []string,
+) ([]peer.DiskBitmaps, error) {
 	var disks []peer.DiskBitmaps
 	dropped := map[string]bool{}
 	for _, disk := range trackedDisks(live, built, copied) {
@@ -273,7 +286,8 @@ func ReadBitmaps(ctx context.Context, source overlayReader, live, built *libvirt
 		}
 	}
 	if len(dropped) > 0 {
-		log.FromContext(ctx).Info("The oldest bitmaps of the guest's disks are not migrated: all of them are too large", "bitmaps", len(dropped))
+		log.FromContext(ctx).Info("The oldest bitmaps of the guest's disks are not migrated: all of them are too large",
+			"bitmaps", len(dropped))
 	}
 	return disks, nil
 }

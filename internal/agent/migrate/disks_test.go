@@ -56,7 +56,8 @@ type imagePeer struct {
 
 func (p *imagePeer) Destination(context.Context, peer.Attempt) (*peer.Destination, error) {
 	return &peer.Destination{
-		Address: "10.0.0.7", Domain: imageDomain, TLSName: "migration-m", TLS: &qemutls.Files{}, Images: p.checksums != nil, Digests: p.digests,
+		Address: "10.0.0.7", Domain: imageDomain, TLSName: "migration-m", TLS: &qemutls.Files{}, Images: p.checksums != nil,
+		Digests: p.digests,
 	}, nil
 }
 
@@ -101,8 +102,11 @@ var (
 	kernelChecksum = peer.Checksum{Size: 1 << 12, CRC32: 3}
 )
 
-// transferWithImages migrates a guest with images. It returns whether the transfer was started, its events and its error.
-func transferWithImages(t *testing.T, peers *imagePeer, live string, started func(*Transfers)) (transferred bool, events []string, ended error) {
+// transferWithImages migrates a guest with images. It returns whether the transfer was started, its events and its
+// error.
+func transferWithImages(
+	t *testing.T, peers *imagePeer, live string, started func(*Transfers),
+) (transferred bool, events []string, ended error) {
 	t.Helper()
 	var mu sync.Mutex
 	enqueued := make(chan types.NamespacedName, 1)
@@ -112,7 +116,8 @@ func transferWithImages(t *testing.T, peers *imagePeer, live string, started fun
 			if pod.UID != "here" {
 				return peer.Checksum{}, errors.New("another Pod")
 			}
-			return map[string]peer.Checksum{"disk.img": rootChecksum, "tools.iso": toolsChecksum, "vmlinuz": kernelChecksum}[name[strings.LastIndex(name, "/")+1:]], nil
+			return map[string]peer.Checksum{"disk.img": rootChecksum, "tools.iso": toolsChecksum,
+				"vmlinuz": kernelChecksum}[name[strings.LastIndex(name, "/")+1:]], nil
 		},
 		RecordEvent: func(_ *v1.VirtualMachineInstance, reason v1.SyncEvent, _, message string) {
 			mu.Lock()
@@ -122,8 +127,10 @@ func transferWithImages(t *testing.T, peers *imagePeer, live string, started fun
 	})
 	t.Cleanup(transfers.stop)
 	vmi := &v1.VirtualMachineInstance{}
-	vmi.Spec.Volumes = []v1.Volume{{Name: "root", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "registry/os:latest"}}}}
-	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", TargetNode: "blue", TargetPod: "launcher-b"}
+	vmi.Spec.Volumes = []v1.Volume{{Name: "root",
+		VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "registry/os:latest"}}}}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", TargetNode: "blue",
+		TargetPod: "launcher-b"}
 	source := &imageSource{domain: parse(t, live)}
 	source.canceled = make(chan struct{})
 	transfers.StartTransfer(vmi, hypervisor.PodRef{UID: "here"}, sourceDigests, source)
@@ -157,14 +164,17 @@ func TestGuestIsTransferredOnlyWithSameImages(t *testing.T) {
 		"an image that is not there": {imagePeer{checksums: without}, "volume tools"},
 		"a digest that is the same":  {peers: imagePeer{checksums: with("root", peer.Checksum{Size: 1}), digests: sourceDigests}},
 		"another digest": {
-			imagePeer{checksums: with("root", peer.Checksum{Size: 1}), digests: map[string]string{"/var/run/kubevirt/container-disks/root": "sha256:2"}}, "volume root",
+			imagePeer{checksums: with("root", peer.Checksum{Size: 1}),
+				digests: map[string]string{"/var/run/kubevirt/container-disks/root": "sha256:2"}}, "volume root",
 		},
 		"a digest that is the target's alone": {
-			imagePeer{checksums: with("tools", peer.Checksum{Size: 1}), digests: map[string]string{"/var/run/kubevirt/container-disks/tools": "sha256:1"}}, "volume tools",
+			imagePeer{checksums: with("tools", peer.Checksum{Size: 1}),
+				digests: map[string]string{"/var/run/kubevirt/container-disks/tools": "sha256:1"}}, "volume tools",
 		},
 		"a target that cannot compare": {imagePeer{}, "node blue"},
 		"a target that refuses": {
-			imagePeer{checksums: same, failures: []error{&peer.RefusedError{Node: "blue", Code: http.StatusForbidden, Message: "no"}}}, "refused",
+			imagePeer{checksums: same,
+				failures: []error{&peer.RefusedError{Node: "blue", Code: http.StatusForbidden, Message: "no"}}}, "refused",
 		},
 		"a target that starts again": {peers: imagePeer{checksums: same, failures: []error{errors.New("connection refused")}}},
 	} {
@@ -179,7 +189,8 @@ func TestGuestIsTransferredOnlyWithSameImages(t *testing.T) {
 			if transferred || err == nil || !strings.Contains(err.Error(), test.failure) {
 				t.Errorf("transferred: %v, %v, want %q", transferred, err, test.failure)
 			}
-			if strings.Contains(err.Error(), "do not match") != (len(events) == 1 && strings.HasPrefix(events[0], "ContainerDiskFailedChecksum: Aborting migration as ")) {
+			if strings.Contains(err.Error(), "do not match") != (len(events) == 1 &&
+				strings.HasPrefix(events[0], "ContainerDiskFailedChecksum: Aborting migration as ")) {
 				t.Errorf("events %q of %v", events, err)
 			}
 		})
@@ -189,7 +200,8 @@ func TestGuestIsTransferredOnlyWithSameImages(t *testing.T) {
 func TestLauncherCannotHideImage(t *testing.T) {
 	incomplete := `<domain type="kvm"><devices><disk type="file" device="disk"><source file="/var/run/kubevirt-ephemeral-disks/root.qcow2"/>
 		<target dev="vda" bus="virtio"/><alias name="ua-disk-root"/></disk></devices></domain>`
-	peers := &imagePeer{checksums: map[string]peer.Checksum{"root": {Size: 1}, "tools": toolsChecksum, peer.KernelFile: kernelChecksum}}
+	peers := &imagePeer{checksums: map[string]peer.Checksum{"root": {Size: 1}, "tools": toolsChecksum,
+		peer.KernelFile: kernelChecksum}}
 	transferred, _, err := transferWithImages(t, peers, incomplete, nil)
 	if transferred || err == nil || !strings.Contains(err.Error(), "volume root") {
 		t.Errorf("transferred: %v, %v", transferred, err)
@@ -284,13 +296,16 @@ func trackedDomain(t *testing.T, dir string) *libvirtxml.Domain {
 	return d
 }
 
-func (g *trackedGuest) keep(t *testing.T, d peer.Destination, built *libvirtxml.Domain, copied ...string) func(context.Context) error {
+func (g *trackedGuest) keep(
+	t *testing.T, d peer.Destination, built *libvirtxml.Domain, copied ...string,
+) func(context.Context) error {
 	t.Helper()
 	vmi := &v1.VirtualMachineInstance{}
 	vmi.UID = "guest"
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m"}
 	r := &hypervisor.TransferRequest{CopyDisks: copied}
-	return g.transfers.keepBitmaps(&Transfer{vmi: vmi, source: g}, g, &d, r, trackedDomain(t, launcherpod.TrackedDisksDir), built)
+	return g.transfers.keepBitmaps(&Transfer{vmi: vmi, source: g}, g, &d, r, trackedDomain(t, launcherpod.TrackedDisksDir),
+		built)
 }
 
 var oneBitmap = overlay.Bitmap{Name: "b1", Granularity: 16, Parts: []overlay.Part{{Bits: []byte{1, 2}}}}
@@ -389,14 +404,16 @@ func TestOldestBitmapsOfAllDisksAreDropped(t *testing.T) {
 	if len(left) != 2 || len(left[0].Bitmaps) != 1 || len(left[1].Bitmaps) != 1 || left[1].Bitmaps[0].Name != newer {
 		t.Errorf("what is left is %+v", left)
 	}
-	if !fits(nil) || !fits([]peer.DiskBitmaps{{Bytes: diskBytes, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: parts[:1]}}}}) {
+	if !fits(nil) || !fits(
+		[]peer.DiskBitmaps{{Bytes: diskBytes, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: parts[:1]}}}}) {
 		t.Error("a small bitmap does not fit")
 	}
 	many := make([]peer.DiskBitmaps, 9)
 	for i := range many {
 		many[i] = peer.DiskBitmaps{Bytes: 1 << 40, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: parts[:1]}}}
 	}
-	bits := []peer.DiskBitmaps{{Bytes: diskBytes, Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: make([]overlay.Part, 1025)}}}}
+	bits := []peer.DiskBitmaps{{Bytes: diskBytes,
+		Bitmaps: []overlay.Bitmap{{Granularity: 16, Parts: make([]overlay.Part, 1025)}}}}
 	if fits(many) || fits(bits) {
 		t.Error("too much fits")
 	}

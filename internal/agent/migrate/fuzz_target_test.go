@@ -33,8 +33,9 @@ func goldenDomains(tb testing.TB) []string {
 	return texts
 }
 
-// FuzzTarget checks that the domain for a target can be written, and that its disks have the sources that the target's agent chose. Both
-// the running domain, which the launcher reports, and the domain that the target's agent built may be any text.
+// FuzzTarget checks that the domain for a target can be written, and that its disks have the sources that the target's
+// agent chose. Both the running domain, which the launcher reports, and the domain that the target's agent built may be
+// any text.
 func FuzzTarget(f *testing.F) {
 	for _, text := range goldenDomains(f) {
 		f.Add(text, text)

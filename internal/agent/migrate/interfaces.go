@@ -39,7 +39,8 @@ type imageReader interface {
 
 // stateKeeper stores the guest's persistent state on the target's claim.
 type stateKeeper interface {
-	// KeepState sends the persistent EFI variables, and returns when all of the guest's persistent state is on the target's claim.
+	// KeepState sends the persistent EFI variables, and returns when all of the guest's persistent state is on the
+	// target's claim.
 	KeepState(ctx context.Context, a peer.Attempt, nvram []byte) error
 }
 

@@ -26,16 +26,16 @@ type metric struct {
 
 var transferMetrics = []metric{
 	{
-		describe("data_bytes_total", "Bytes to transfer: the guest's memory and the disks that are copied."), prometheus.CounterValue,
-		func(p *hypervisor.TransferProgress) uint64 { return p.Memory.Total + p.Disk.Total },
+		describe("data_bytes_total", "Bytes to transfer: the guest's memory and the disks that are copied."),
+		prometheus.CounterValue, func(p *hypervisor.TransferProgress) uint64 { return p.Memory.Total + p.Disk.Total },
 	},
 	{
 		describe("data_processed_bytes", "Bytes transferred so far."), prometheus.GaugeValue,
 		func(p *hypervisor.TransferProgress) uint64 { return p.Memory.Processed + p.Disk.Processed },
 	},
 	{
-		describe("data_remaining_bytes", "Bytes left to transfer. They grow when the guest changes memory."), prometheus.GaugeValue,
-		func(p *hypervisor.TransferProgress) uint64 { return p.Memory.Remaining + p.Disk.Remaining },
+		describe("data_remaining_bytes", "Bytes left to transfer. They grow when the guest changes memory."),
+		prometheus.GaugeValue, func(p *hypervisor.TransferProgress) uint64 { return p.Memory.Remaining + p.Disk.Remaining },
 	},
 	{
 		describe("dirty_memory_rate_bytes", "Bytes of memory that the guest changes per second."), prometheus.GaugeValue,
@@ -82,5 +82,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 func (t *Transfers) running() []*Transfer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Values(t.transfers)), func(one *Transfer) bool { return !one.State().Running })
+	return slices.DeleteFunc(slices.Collect(maps.Values(t.transfers)),
+		func(one *Transfer) bool { return !one.State().Running })
 }

@@ -28,7 +28,8 @@ import (
 const (
 	// callTimeout bounds a call to libvirtd during the transfer.
 	callTimeout = 15 * time.Second
-	// retryInterval is the pause between two requests to an agent that is not ready, and retryTimeout how long they are repeated.
+	// retryInterval is the pause between two requests to an agent that is not ready, and retryTimeout how long they are
+	// repeated.
 	retryInterval = 500 * time.Millisecond
 	retryTimeout  = time.Minute
 )
@@ -36,7 +37,8 @@ const (
 // run transfers a guest, and then has the migration continue: at the target if the guest migrated.
 func (t *Transfers) run(ctx context.Context, transfer *Transfer) {
 	a := transfer.attempt()
-	ctx = log.IntoContext(ctx, log.Log.WithName("migration").WithValues("vmi", a.VMI, "migration", a.UID, "target", a.TargetNode))
+	ctx = log.IntoContext(ctx,
+		log.Log.WithName("migration").WithValues("vmi", a.VMI, "migration", a.UID, "target", a.TargetNode))
 	err := t.transferGuest(ctx, transfer, a)
 	migrated := transfer.State().Migrated || isMigrated(ctx, transfer, err)
 	if !migrated && err == nil {
@@ -127,7 +129,8 @@ func (t *Transfers) transferGuest(ctx context.Context, transfer *Transfer, a pee
 		}
 		defer func() {
 			if err := transfer.source.RemoveMigrationTLS(ctx); err != nil {
-				log.FromContext(ctx).V(3).Info("The certificate of a migration that has ended was not removed", "error", err.Error())
+				log.FromContext(ctx).V(3).Info("The certificate of a migration that has ended was not removed", "error",
+					err.Error())
 			}
 		}()
 	}
@@ -175,11 +178,15 @@ func IsPlain(options *v1.VMIMConfigurationOptions) bool {
 	return options != nil && ptr.Deref(options.DisableTLS, false)
 }
 
-// errPlain fails a migration whose target would receive the guest's memory unencrypted although the configuration does not disable TLS.
-var errPlain = errors.New("the target's agent has no certificates for the guest's memory, and the migration's configuration does not disable TLS")
+// errPlain fails a migration whose target would receive the guest's memory unencrypted although the configuration does
+// not disable TLS.
+var errPlain = errors.New(
+	"the target's agent has no certificates for the guest's memory, and the migration's configuration does not disable TLS")
 
 // readDestination checks a destination and returns the domain that the target's agent built.
-func readDestination(ctx context.Context, vmi *v1.VirtualMachineInstance, d *peer.Destination) (*libvirtxml.Domain, error) {
+func readDestination(
+	ctx context.Context, vmi *v1.VirtualMachineInstance, d *peer.Destination,
+) (*libvirtxml.Domain, error) {
 	if _, err := netip.ParseAddr(d.Address); err != nil {
 		// It becomes a part of a URI.
 		return nil, fmt.Errorf("the address of the target's launcher Pod: %w", err)
@@ -209,7 +216,8 @@ func (t *Transfers) request(
 		CopyDisks:  disksToCopy(transfer.vmi, live),
 	}
 	configure(r, transfer.vmi, options)
-	transfer.rules = convergence.NewRules(options, policy.MaxBytes(transfer.vmi), t.DetectStalls != nil && t.DetectStalls())
+	transfer.rules = convergence.NewRules(options, policy.MaxBytes(transfer.vmi), t.DetectStalls != nil &&
+		t.DetectStalls())
 	if r.PostCopy && !d.PostCopy {
 		// The target's QEMU would refuse the whole migration.
 		r.PostCopy = false
@@ -238,8 +246,8 @@ func configure(r *hypervisor.TransferRequest, vmi *v1.VirtualMachineInstance, op
 	if q := options.BandwidthPerMigration; q != nil && q.Sign() > 0 {
 		r.Bandwidth = uint64(q.Value())
 	}
-	// QEMU refuses several connections together with a post-copy (migrate_caps_check in migration/options.c, up to 10.0). A post-copy is
-	// more certain to help than compression.
+	// QEMU refuses several connections together with a post-copy (migrate_caps_check in migration/options.c, up to 10.0).
+	// A post-copy is more certain to help than compression.
 	if r.PostCopy {
 		return
 	}
@@ -262,15 +270,15 @@ func configure(r *hypervisor.TransferRequest, vmi *v1.VirtualMachineInstance, op
 const (
 	// compressedChannels is how many connections compressed memory is sent over. QEMU's default of multifd-channels.
 	compressedChannels = 2
-	// compressedFrom and compressedUpTo are the bandwidths in bytes per second between which memory is compressed by default: there the link
-	// is slower than the compression. ADR 0034 has the figures.
+	// compressedFrom and compressedUpTo are the bandwidths in bytes per second between which memory is compressed by
+	// default: there the link is slower than the compression. ADR 0034 has the figures.
 	compressedFrom, compressedUpTo = 2 * packetRate, 128 << 20
 	// packetRate is the rate of one packet of 512 KiB every 100 ms, in bytes per second.
 	packetRate = 5 << 20
 )
 
-// packetBandwidth is the limit that keeps QEMU 10.0 within a bandwidth over one connection with packets (migration/multifd.c). Every
-// 100 ms QEMU sends until the limit is exceeded, and then the packet that waits.
+// packetBandwidth is the limit that keeps QEMU 10.0 within a bandwidth over one connection with packets
+// (migration/multifd.c). Every 100 ms QEMU sends until the limit is exceeded, and then the packet that waits.
 func packetBandwidth(bandwidth uint64) uint64 {
 	return max(bandwidth/packetRate, 2)*packetRate - packetRate
 }

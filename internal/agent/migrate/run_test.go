@@ -65,7 +65,8 @@ func TestMemoryIsCompressedOverSlowLinks(t *testing.T) {
 // Compressed transfers send more than libvirt's limit, so the limit is lowered.
 func TestCompressedMemoryKeepsToItsBandwidth(t *testing.T) {
 	zstd := v1.MigrationCompressionZstd
-	for bandwidth, want := range map[string]uint64{"10Mi": 5 << 20, "16Mi": 10 << 20, "64Mi": 55 << 20, "1Mi": 5 << 20, "1Gi": 1015 << 20} {
+	for bandwidth, want := range map[string]uint64{"10Mi": 5 << 20, "16Mi": 10 << 20, "64Mi": 55 << 20, "1Mi": 5 << 20,
+		"1Gi": 1015 << 20} {
 		r := &hypervisor.TransferRequest{}
 		configure(r, &v1.VirtualMachineInstance{}, &v1.VMIMConfigurationOptions{
 			BandwidthPerMigration:        ptr.To(resource.MustParse(bandwidth)),

@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Transfers are the transfers that this process has started, by the UID of their migration. It outlives single reconciliations. When the
-// process ends, so do the transfers, and libvirt keeps the guests at their source.
+// Transfers are the transfers that this process has started, by the UID of their migration. It outlives single
+// reconciliations. When the process ends, so do the transfers, and libvirt keeps the guests at their source.
 type Transfers struct {
 	Options
 	now func() time.Time
@@ -48,13 +48,15 @@ type Options struct {
 	Enqueue func(types.NamespacedName)
 	// RecordMode writes the mode of a migration to the VMI's status, before the mode is used.
 	RecordMode func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
-	// OnMigrated is called on a goroutine of its own when the source's guest can never run again, with the VMI as it was at the start.
+	// OnMigrated is called on a goroutine of its own when the source's guest can never run again, with the VMI as it was
+	// at the start.
 	OnMigrated func(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	// DetectStalls reports whether the feature gate MigrationStallDetection is on. Nil means no.
 	DetectStalls func() bool
 	// Checksum reads a file of a launcher Pod.
 	Checksum peer.ChecksumFunc
-	// RecordEvent records what is done to end a migration and why, and a summary at the end: a few events for each. It may be nil.
+	// RecordEvent records what is done to end a migration and why, and a summary at the end: a few events for each. It may
+	// be nil.
 	RecordEvent RecordEvent
 }
 
@@ -62,7 +64,8 @@ type Options struct {
 func NewTransfers(o Options) *Transfers {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Transfers{
-		Options: o, now: time.Now, ctx: ctx, stop: stop, transfers: map[types.UID]*Transfer{}, untracked: map[types.UID]time.Time{},
+		Options: o, now: time.Now, ctx: ctx, stop: stop, transfers: map[types.UID]*Transfer{},
+		untracked: map[types.UID]time.Time{},
 	}
 }
 
@@ -101,9 +104,11 @@ func (t *Transfers) Forget(migration types.UID) {
 	}
 }
 
-// StartTransfer transfers the guest of a launcher Pod, whose migration's start is recorded in its status. Each migration is transferred
-// once. Digests are the digests by which the Pod's spec names images.
-func (t *Transfers) StartTransfer(vmi *v1.VirtualMachineInstance, pod hypervisor.PodRef, digests map[string]string, source Source) {
+// StartTransfer transfers the guest of a launcher Pod, whose migration's start is recorded in its status. Each
+// migration is transferred once. Digests are the digests by which the Pod's spec names images.
+func (t *Transfers) StartTransfer(
+	vmi *v1.VirtualMachineInstance, pod hypervisor.PodRef, digests map[string]string, source Source,
+) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	uid := vmi.Status.MigrationState.MigrationUID
@@ -111,13 +116,15 @@ func (t *Transfers) StartTransfer(vmi *v1.VirtualMachineInstance, pod hypervisor
 		return
 	}
 	transfer := &Transfer{
-		vmi: vmi.DeepCopy(), source: source, pod: pod, digests: digests, state: State{Running: true}, times: times{started: t.now()},
+		vmi: vmi.DeepCopy(), source: source, pod: pod, digests: digests, state: State{Running: true},
+		times: times{started: t.now()},
 	}
 	t.transfers[uid] = transfer
 	t.wg.Go(func() { t.run(t.ctx, transfer) })
 }
 
-// SetTargetRunning records that the target's agent has reported that the guest of a migration runs, and for how long it has.
+// SetTargetRunning records that the target's agent has reported that the guest of a migration runs, and for how long it
+// has.
 func (t *Transfers) SetTargetRunning(migration types.UID, elapsed time.Duration) {
 	transfer := t.Find(migration)
 	if transfer == nil {
@@ -236,8 +243,9 @@ func (t *Transfer) attempt() peer.Attempt { return peer.AttemptOf(t.vmi) }
 
 func (t *Transfer) domainName() string { return launcherpod.DomainName(t.vmi.Namespace, t.vmi.Name) }
 
-// moveState returns what moves the guest's persistent state to the target's claim while the guest is paused, or nil if both Pods have the
-// same claim. All of the state must be on the target's claim before the guest can run there (docs/adr/0033).
+// moveState returns what moves the guest's persistent state to the target's claim while the guest is paused, or nil if
+// both Pods have the same claim. All of the state must be on the target's claim before the guest can run there
+// (docs/adr/0033).
 func moveState(transfer *Transfer, target stateKeeper) func(context.Context) error {
 	if !vmistatus.MovesState(transfer.vmi.Status.MigrationState) {
 		return nil
@@ -259,7 +267,8 @@ func moveState(transfer *Transfer, target stateKeeper) func(context.Context) err
 
 // times are moments of a transfer. An unknown one is zero.
 type times struct {
-	// started is when the transfer started, paused since when the source's guest is paused, and resumed since when the target's runs.
+	// started is when the transfer started, paused since when the source's guest is paused, and resumed since when the
+	// target's runs.
 	started, paused, resumed time.Time
 }
 
@@ -285,7 +294,8 @@ func (t *Transfers) recordSummary(ctx context.Context, transfer *Transfer) {
 	text := summary(times, &state, t.now())
 	log.FromContext(ctx).Info("The migration has succeeded", "node", node, "summary", text)
 	// The text up to the colon is KubeVirt's.
-	t.recordEvent(transfer.vmi, v1.Migrated, string(v1.Migrated), fmt.Sprintf("The VirtualMachineInstance migrated to node %s: %s.", node, text))
+	t.recordEvent(transfer.vmi, v1.Migrated, string(v1.Migrated),
+		fmt.Sprintf("The VirtualMachineInstance migrated to node %s: %s.", node, text))
 }
 
 // summary describes a migration that has succeeded, as far as its figures are known.
@@ -295,7 +305,8 @@ func summary(t times, s *State, now time.Time) string {
 		text = append(text, fmt.Sprintf("downtime %d ms", t.resumed.Sub(t.paused).Milliseconds()))
 	}
 	if p := s.Progress; p != nil {
-		text = append(text, fmt.Sprintf("%d bytes transferred in %d passes", p.Memory.Processed+p.Disk.Processed, p.Iteration),
+		text = append(text, fmt.Sprintf("%d bytes transferred in %d passes", p.Memory.Processed+p.Disk.Processed,
+			p.Iteration),
 			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond))
 		// QEMU measures it once a second: it is unknown for a shorter migration.
 		if s.MaxDirtyRate > 0 {

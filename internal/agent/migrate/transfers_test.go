@@ -25,8 +25,8 @@ func TestSummary(t *testing.T) {
 	began := time.Now()
 	end := began.Add(4210 * time.Millisecond)
 	p := &hypervisor.TransferProgress{
-		Memory: hypervisor.TransferAmount{Processed: 1000, BytesPerSecond: 20}, Disk: hypervisor.TransferAmount{Processed: 24, BytesPerSecond: 2},
-		Iteration: 3, Throttle: 20,
+		Memory: hypervisor.TransferAmount{Processed: 1000, BytesPerSecond: 20},
+		Disk:   hypervisor.TransferAmount{Processed: 24, BytesPerSecond: 2}, Iteration: 3, Throttle: 20,
 	}
 	known, quick, unknown := &State{Progress: p, MaxDirtyRate: 7}, &State{Progress: p}, &State{}
 	for want, got := range map[string]string{
@@ -35,7 +35,8 @@ func TestSummary(t *testing.T) {
 			times{started: began, paused: began.Add(time.Second)}, known, end),
 		"4210 ms in total, 1024 bytes transferred in 3 passes, 22 bytes/s, throttled by 20%": summary(times{started: began}, quick, end),
 		"4210 ms in total, downtime 180 ms": summary(
-			times{started: began, paused: began.Add(4 * time.Second), resumed: began.Add(4180 * time.Millisecond)}, unknown, end),
+			times{started: began, paused: began.Add(4 * time.Second), resumed: began.Add(4180 * time.Millisecond)}, unknown,
+			end),
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -124,13 +125,16 @@ func (*unresponsiveSource) SourceState(context.Context, string) (hypervisor.Sour
 }
 
 // transferOf starts a transfer and returns its error.
-func transferOf(t *testing.T, peers Peer, source *unresponsiveSource, options *v1.VMIMConfigurationOptions, before func(*Transfers)) error {
+func transferOf(
+	t *testing.T, peers Peer, source *unresponsiveSource, options *v1.VMIMConfigurationOptions, before func(*Transfers),
+) error {
 	t.Helper()
 	enqueued := make(chan types.NamespacedName, 1)
 	transfers := NewTransfers(Options{Peer: peers, Enqueue: func(key types.NamespacedName) { enqueued <- key }})
 	t.Cleanup(transfers.stop)
 	vmi := &v1.VirtualMachineInstance{}
-	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", VMIMConfigurationOptions: options}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m",
+		VMIMConfigurationOptions: options}
 	source.canceled = make(chan struct{})
 	before(transfers)
 	transfers.StartTransfer(vmi, hypervisor.PodRef{UID: "pod"}, nil, source)
@@ -155,7 +159,8 @@ func TestTransferCanceledBeforeJobEnds(t *testing.T) {
 
 func TestTransferWithoutReportsIsAborted(t *testing.T) {
 	timeout := int64(1)
-	err := transferOf(t, fakePeer{}, &unresponsiveSource{}, &v1.VMIMConfigurationOptions{ProgressTimeout: &timeout}, func(*Transfers) {})
+	err := transferOf(t, fakePeer{}, &unresponsiveSource{}, &v1.VMIMConfigurationOptions{ProgressTimeout: &timeout},
+		func(*Transfers) {})
 	if err == nil || err.Error() != "Live migration stuck for 1 seconds and has been aborted" {
 		t.Errorf("it ended with %v", err)
 	}
@@ -164,12 +169,14 @@ func TestTransferWithoutReportsIsAborted(t *testing.T) {
 // The other agent does not decide whether the guest's memory is encrypted.
 func TestTransferIsPlainOnlyIfConfigured(t *testing.T) {
 	source, timeout := &unresponsiveSource{}, int64(1)
-	if err := transferOf(t, fakePeer{plain: true}, source, nil, func(*Transfers) {}); !errors.Is(err, errPlain) || source.request != nil {
+	if err := transferOf(t, fakePeer{plain: true}, source, nil, func(*Transfers) {}); !errors.Is(err, errPlain) ||
+		source.request != nil {
 		t.Errorf("it ended with %v, %+v", err, source.request)
 	}
 	disabled := true
 	options := &v1.VMIMConfigurationOptions{DisableTLS: &disabled, ProgressTimeout: &timeout}
-	if err := transferOf(t, fakePeer{plain: true}, source, options, func(*Transfers) {}); errors.Is(err, errPlain) || source.request == nil || source.request.TLSName != "" {
+	if err := transferOf(t, fakePeer{plain: true}, source, options, func(*Transfers) {}); errors.Is(err, errPlain) ||
+		source.request == nil || source.request.TLSName != "" {
 		t.Errorf("it ended with %v, %+v", err, source.request)
 	}
 }

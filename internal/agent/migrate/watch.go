@@ -18,12 +18,13 @@ import (
 const (
 	// watchInterval is the pause between two reads of the progress.
 	watchInterval = 400 * time.Millisecond
-	// cancelTimeout is how long libvirt may take to end a transfer that was canceled. Then this process closes its connections, as if it
-	// exited, and reads from libvirt where the guest is.
+	// cancelTimeout is how long libvirt may take to end a transfer that was canceled. Then this process closes its
+	// connections, as if it exited, and reads from libvirt where the guest is.
 	cancelTimeout = 2 * time.Minute
 )
 
-// watch reads the progress of a transfer until it has ended, and takes the steps that it needs to end. drop closes its connections.
+// watch reads the progress of a transfer until it has ended, and takes the steps that it needs to end. drop closes its
+// connections.
 func (t *Transfers) watch(ctx context.Context, transfer *Transfer, drop func()) {
 	logger := log.FromContext(ctx)
 	monitor := convergence.New(transfer.rules, t.now())
@@ -38,7 +39,8 @@ func (t *Transfers) watch(ctx context.Context, transfer *Transfer, drop func()) 
 		}
 		if transfer.isCanceled() {
 			// Repeated: a job that did not exist yet when it was canceled starts all the same, and the call may have failed.
-			if err := transfer.source.CancelTransfer(context.WithoutCancel(ctx), transfer.domainName()); err != nil && ctx.Err() == nil {
+			if err := transfer.source.CancelTransfer(context.WithoutCancel(ctx), transfer.domainName()); err != nil &&
+				ctx.Err() == nil {
 				logger.Info("The migration is not canceled yet", "error", err.Error())
 			}
 			if canceled.IsZero() {
@@ -66,14 +68,17 @@ func (t *Transfers) watch(ctx context.Context, transfer *Transfer, drop func()) 
 			logger.Error(err, "A step of a transfer failed", "step", step.String())
 		} else if step != convergence.Abort {
 			// The reason of an abort is written to the status.
-			t.recordEvent(transfer.vmi, v1.Migrating, monitor.EventAction(step), fmt.Sprintf("The migration does not converge (%s): %s.", step, why))
+			t.recordEvent(transfer.vmi, v1.Migrating, monitor.EventAction(step),
+				fmt.Sprintf("The migration does not converge (%s): %s.", step, why))
 		}
 	}
 }
 
-// readProgress reads the progress from libvirt. If that fails, it returns the previous progress: a transfer without reports does not move.
+// readProgress reads the progress from libvirt. If that fails, it returns the previous progress: a transfer without
+// reports does not move.
 func readProgress(ctx context.Context, transfer *Transfer) *hypervisor.TransferProgress {
-	// Not canceled when the transfer ends: that would close the connection, which is needed next to read where the guest is.
+	// Not canceled when the transfer ends: that would close the connection, which is needed next to read where the guest
+	// is.
 	progress, err := transfer.source.TransferProgress(context.WithoutCancel(ctx), transfer.domainName())
 	if err != nil || progress == nil {
 		if known := transfer.State().Progress; known != nil {
@@ -88,7 +93,9 @@ func readProgress(ctx context.Context, transfer *Transfer) *hypervisor.TransferP
 }
 
 // apply takes a step.
-func (t *Transfers) apply(ctx context.Context, transfer *Transfer, monitor *convergence.Monitor, step convergence.Step, why string) error {
+func (t *Transfers) apply(
+	ctx context.Context, transfer *Transfer, monitor *convergence.Monitor, step convergence.Step, why string,
+) error {
 	name := transfer.domainName()
 	switch step {
 	case convergence.RaiseDowntime:
@@ -97,7 +104,8 @@ func (t *Transfers) apply(ctx context.Context, transfer *Transfer, monitor *conv
 		}
 		monitor.SetDowntimeRaised()
 	case convergence.PostCopy:
-		// First: virt-controller keeps the source's Pod during a post-copy, and must read the mode before the target owns the guest.
+		// First: virt-controller keeps the source's Pod during a post-copy, and must read the mode before the target owns the
+		// guest.
 		if err := t.RecordMode(ctx, transfer.vmi, v1.MigrationPostCopy); err != nil {
 			return err
 		}

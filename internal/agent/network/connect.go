@@ -36,17 +36,18 @@ func (e *MissingInterfaceError) Error() string {
 		"or read the Pod's events, and start the VM again", e.Name)
 }
 
-// Connect returns what is to be done to connect a guest with a Pod's links, and the guest's interfaces by their names in the VMI. It is
-// level-triggered: after any of the steps, another Connect with the links as they are then completes them, and steps that were made before
-// change nothing. The launcher must have recorded the Pod's network before, because the bridge binding removes the Pod's routes: make the
-// steps once libvirtd's socket exists.
+// Connect returns what is to be done to connect a guest with a Pod's links, and the guest's interfaces by their names
+// in the VMI. It is level-triggered: after any of the steps, another Connect with the links as they are then completes
+// them, and steps that were made before change nothing. The launcher must have recorded the Pod's network before,
+// because the bridge binding removes the Pod's routes: make the steps once libvirtd's socket exists.
 func Connect(plan Plan, links []networkapi.Link) ([]networkapi.Step, map[string]Connected, error) {
 	c := newConnector(links)
 	c.add(networkapi.Step{Do: networkapi.Set, Setting: networkapi.DHCPPorts})
 	connected := map[string]Connected{}
 	for _, planned := range plan.Interfaces {
 		if !c.has(planned.PodInterface) && !c.has(launcherpod.Displaced(planned.PodInterface)) {
-			return nil, nil, fmt.Errorf("connect the interface %s: %w", planned.Name, &MissingInterfaceError{Name: planned.PodInterface})
+			return nil, nil, fmt.Errorf("connect the interface %s: %w", planned.Name,
+				&MissingInterfaceError{Name: planned.PodInterface})
 		}
 		connect := c.masquerade
 		if planned.Binding == Bridge {
@@ -56,14 +57,15 @@ func Connect(plan Plan, links []networkapi.Link) ([]networkapi.Step, map[string]
 		if err != nil {
 			return nil, nil, fmt.Errorf("connect the interface %s: %w", planned.Name, err)
 		}
-		connected[planned.Name] = Connected{Tap: launcherpod.Tap(planned.PodInterface), MAC: planned.MAC.String(), MTU: uint(pod.MTU)}
+		connected[planned.Name] = Connected{Tap: launcherpod.Tap(planned.PodInterface), MAC: planned.MAC.String(),
+			MTU: uint(pod.MTU)}
 	}
 	return c.steps, connected, nil
 }
 
-// Forward returns what is to be done to redirect the migration's ports to the guest too, after the steps of Connect with a plan for a
-// migration target. Open connections are not affected, not even the one over which post-copy still transfers memory: only the first packet
-// of a connection is translated.
+// Forward returns what is to be done to redirect the migration's ports to the guest too, after the steps of Connect
+// with a plan for a migration target. Open connections are not affected, not even the one over which post-copy still
+// transfers memory: only the first packet of a connection is translated.
 func Forward(plan Plan, links []networkapi.Link) ([]networkapi.Step, error) {
 	c := newConnector(links)
 	for i := range plan.Interfaces {
@@ -162,9 +164,9 @@ func guest(network netip.Prefix) netip.Addr { return gateway(network).Addr().Nex
 // Source: KubeVirt.
 var bridgeAddress = netip.MustParsePrefix("169.254.75.10/32")
 
-// bridge replaces the Pod with the guest on its network: the Pod's interface becomes a port of a bridge whose other port
-// is the guest's tap, and the guest gets the Pod's hardware address and, by DHCP, its IP addresses. A placeholder with the name
-// of the Pod's interface keeps the addresses visible in the Pod; it is connected to nothing.
+// bridge replaces the Pod with the guest on its network: the Pod's interface becomes a port of a bridge whose other
+// port is the guest's tap, and the guest gets the Pod's hardware address and, by DHCP, its IP addresses. A placeholder
+// with the name of the Pod's interface keeps the addresses visible in the Pod; it is connected to nothing.
 func (c *connector) bridge(planned *Interface) (networkapi.Link, error) {
 	if err := c.displace(planned.PodInterface); err != nil {
 		return networkapi.Link{}, err
@@ -188,8 +190,8 @@ func (c *connector) bridge(planned *Interface) (networkapi.Link, error) {
 	return pod, nil
 }
 
-// displace renames the Pod's interface and replaces it with a placeholder that has its addresses. After each step the next call can
-// continue: the placeholder has all addresses before the interface loses any.
+// displace renames the Pod's interface and replaces it with a placeholder that has its addresses. After each step the
+// next call can continue: the placeholder has all addresses before the interface loses any.
 func (c *connector) displace(name string) error {
 	placeholder := launcherpod.Placeholder(name)
 	if !c.has(launcherpod.Displaced(name)) {
@@ -231,14 +233,15 @@ func randomMAC() net.HardwareAddr {
 	return mac
 }
 
-// sidecarPorts are Envoy's own. Source: https://istio.io/latest/docs/ops/deployment/application-requirements; KubeVirt's list.
+// sidecarPorts are Envoy's own. Source: https://istio.io/latest/docs/ops/deployment/application-requirements;
+// KubeVirt's list.
 var sidecarPorts = []uint16{15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090}
 
 // localhost is the source address of connections between Envoy and the other processes of the sidecar.
 var localhost = netip.MustParsePrefix("127.0.0.1/32")
 
-// bypassingSidecar returns those of the forwarded ports whose connections do not go through Envoy: SSH, as in KubeVirt, and the
-// ports of migrations, which the Pod's annotations exclude from Envoy.
+// bypassingSidecar returns those of the forwarded ports whose connections do not go through Envoy: SSH, as in KubeVirt,
+// and the ports of migrations, which the Pod's annotations exclude from Envoy.
 func bypassingSidecar(forwarded []networkapi.PortRange) []networkapi.PortRange {
 	bypassing := []networkapi.PortRange{{Protocol: "TCP", First: 22, Last: 22}, migrationPorts}
 	if len(forwarded) == 0 {
@@ -248,14 +251,16 @@ func bypassingSidecar(forwarded []networkapi.PortRange) []networkapi.PortRange {
 	for _, p := range bypassing {
 		for _, f := range forwarded {
 			if p.Protocol == f.Protocol && p.First <= f.Last && f.First <= p.Last {
-				out = append(out, networkapi.PortRange{Protocol: p.Protocol, First: max(p.First, f.First), Last: min(p.Last, f.Last)})
+				out = append(out, networkapi.PortRange{Protocol: p.Protocol, First: max(p.First, f.First),
+					Last: min(p.Last, f.Last)})
 			}
 		}
 	}
 	return slices.Compact(out)
 }
 
-// sidecarToGuest redirects Envoy's connections to the Pod's address to the guest, but for those to the sidecar's own ports.
+// sidecarToGuest redirects Envoy's connections to the Pod's address to the guest, but for those to the sidecar's own
+// ports.
 func sidecarToGuest(planned *Interface, pod networkapi.Link, to netip.Addr) []networkapi.Rule {
 	if !planned.Sidecar {
 		return nil

@@ -12,14 +12,15 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
-// gatewayMAC is the bridge's hardware address with masquerade. It is the same in all Pods, so that the gateway of a guest that
-// migrates keeps its address. Source: KubeVirt.
+// gatewayMAC is the bridge's hardware address with masquerade. It is the same in all Pods, so that the gateway of a
+// guest that migrates keeps its address. Source: KubeVirt.
 var gatewayMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0}
 
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // migrationPorts are not forwarded on a migration target until the guest runs there: the migration may use them.
-var migrationPorts = networkapi.PortRange{Protocol: "TCP", First: launcherpod.FirstMigrationPort, Last: launcherpod.LastMigrationPort}
+var migrationPorts = networkapi.PortRange{Protocol: "TCP", First: launcherpod.FirstMigrationPort,
+	Last: launcherpod.LastMigrationPort}
 
 // masquerade connects the guest by NAT to the Pod's address. The Pod's interface does not change.
 func (c *connector) masquerade(planned *Interface) (networkapi.Link, error) {
@@ -82,7 +83,8 @@ func ipv4Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
 }
 
 func ipv6Rules(planned *Interface, pod networkapi.Link) []networkapi.Rule {
-	return slices.Concat(inbound(planned, pod, guest(planned.IPv6)), []networkapi.Rule{outbound(planned, planned.IPv6)}, isolateMigrationNetwork(true))
+	return slices.Concat(inbound(planned, pod, guest(planned.IPv6)), []networkapi.Rule{outbound(planned, planned.IPv6)},
+		isolateMigrationNetwork(true))
 }
 
 // isolateMigrationNetwork blocks guests from the migration network. The Pod may have an interface there, and forwards.
@@ -118,8 +120,8 @@ func hosts(pod networkapi.Link, like netip.Addr) []netip.Prefix {
 	return list
 }
 
-// forward redirects matching connections to the guest: those to the ports of the rule if it has some, those to the listed ports, or all if
-// none is listed.
+// forward redirects matching connections to the guest: those to the ports of the rule if it has some, those to the
+// listed ports, or all if none is listed.
 func forward(planned *Interface, from networkapi.Rule, to netip.Addr) []networkapi.Rule {
 	var rules []networkapi.Rule
 	if planned.MigrationTarget {
@@ -135,6 +137,7 @@ func forward(planned *Interface, from networkapi.Rule, to netip.Addr) []networka
 // outbound translates the guest's addresses to the Pod's.
 func outbound(planned *Interface, network netip.Prefix) networkapi.Rule {
 	return networkapi.Rule{
-		IPv6: network.Addr().Is6(), Chain: networkapi.Postrouting, Source: network, Out: planned.PodInterface, Do: networkapi.Hide,
+		IPv6: network.Addr().Is6(), Chain: networkapi.Postrouting, Source: network, Out: planned.PodInterface,
+		Do: networkapi.Hide,
 	}
 }

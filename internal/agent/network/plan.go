@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package network decides how a guest is connected to its Pod's network with a bridge, a tap and NAT, which virt-network-broker then makes
-// step by step, and advertises the gateway to guests with IPv6.
+// Package network decides how a guest is connected to its Pod's network with a bridge, a tap and NAT, which
+// virt-network-broker then makes step by step, and advertises the gateway to guests with IPv6.
 package network
 
 import (
@@ -166,8 +166,8 @@ func planPorts(spec *v1.Interface) ([]networkapi.PortRange, error) {
 	return slices.Compact(out), nil
 }
 
-// stableMAC returns a locally administered address that a VM keeps over restarts: guests store it in their network configuration.
-// Behind NAT it cannot conflict with others.
+// stableMAC returns a locally administered address that a VM keeps over restarts: guests store it in their network
+// configuration. Behind NAT it cannot conflict with others.
 func stableMAC(parts ...string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "/")))
 	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}

@@ -16,15 +16,17 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi/networkapi"
 )
 
-// FuzzRules checks that for any networks and ports in a spec, the rules redirect connections to the guest only, on the listed
-// ports only, and are deterministic.
+// FuzzRules checks that for any networks and ports in a spec, the rules redirect connections to the guest only, on the
+// listed ports only, and are deterministic.
 func FuzzRules(f *testing.F) {
 	f.Add("", "", []byte(nil), false, false)
 	f.Add("10.10.0.0/16", "fd00::/64", []byte(`[{"port":80},{"port":53,"protocol":"udp"},{"port":80,"protocol":"TCP"}]`), true, false)
 	f.Add("::ffff:10.1.0.0/112", "::/0", []byte(`[{"port":65536},{"port":-1}]`), false, true)
-	pod := networkapi.Link{Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.7/24"), netip.MustParsePrefix("fd00:1::7/64")}}
+	pod := networkapi.Link{Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.1.7/24"),
+		netip.MustParsePrefix("fd00:1::7/64")}}
 	f.Fuzz(func(t *testing.T, ipv4, ipv6 string, listed []byte, migrationTarget, sidecar bool) {
-		spec := v1.Interface{Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
+		spec := v1.Interface{Name: "default",
+			InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
 		if json.Unmarshal(listed, &spec.Ports) != nil {
 			return
 		}
@@ -45,7 +47,8 @@ func FuzzRules(f *testing.F) {
 		}
 		again.Interfaces[0].MigrationTarget, again.Interfaces[0].Sidecar = migrationTarget, sidecar
 		rules := Rules(&planned, pod)
-		if diff := cmp.Diff(rules, Rules(&again.Interfaces[0], pod), cmp.Comparer(equalAddresses), cmp.Comparer(equalPrefixes)); diff != "" {
+		if diff := cmp.Diff(rules, Rules(&again.Interfaces[0], pod), cmp.Comparer(equalAddresses),
+			cmp.Comparer(equalPrefixes)); diff != "" {
 			t.Errorf("the rules are not deterministic: %s", diff)
 		}
 		for _, ports := range planned.Ports {

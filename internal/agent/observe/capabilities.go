@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package observe reports on the node to virt-controller: a Lease is the agent's heartbeat, and a ConfigMap contains the node's
-// capabilities. The agent does not write the Node.
+// Package observe reports on the node to virt-controller: a Lease is the agent's heartbeat, and a ConfigMap contains
+// the node's capabilities. The agent does not write the Node.
 package observe
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
-// Names of the files in the capabilities directory. An init container with the launcher image writes them: they are what its libvirt
-// reports for this node.
+// Names of the files in the capabilities directory. An init container with the launcher image writes them: they are
+// what its libvirt reports for this node.
 const (
 	domainCapabilitiesFile = "domcapabilities.xml"
 	hostCapabilitiesFile   = "capabilities.xml"
@@ -39,7 +39,8 @@ const (
 // name matches what can be part of a label's key: virt-controller makes a label of each entry.
 var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?$`)
 
-// ReadCapabilities returns the report of what libvirt of the launcher image supports on the node, without Devices and KVM.
+// ReadCapabilities returns the report of what libvirt of the launcher image supports on the node, without Devices and
+// KVM.
 func ReadCapabilities(dir, arch string) (*agentapi.Capabilities, error) {
 	var domainCaps libvirtxml.DomainCaps
 	if err := readXML(filepath.Join(dir, domainCapabilitiesFile), domainCaps.Unmarshal); err != nil {
@@ -169,8 +170,8 @@ func normalize(list []string) []string {
 // Source: Linux Documentation/scheduler/sched-rt-group.rst.
 const rtRuntime = "/proc/sys/kernel/sched_rt_runtime_us"
 
-// RealtimeCapable reports whether the node's kernel does not limit the run time of realtime threads, KubeVirt's condition for
-// realtime guests. It returns false for a kernel without the setting.
+// RealtimeCapable reports whether the node's kernel does not limit the run time of realtime threads, KubeVirt's
+// condition for realtime guests. It returns false for a kernel without the setting.
 func RealtimeCapable() (bool, error) { return realtimeCapable(rtRuntime) }
 
 func realtimeCapable(path string) (bool, error) {
@@ -184,7 +185,8 @@ func realtimeCapable(path string) (bool, error) {
 	return strings.TrimSpace(string(text)) == "-1", nil
 }
 
-// ReadTopology reads which of the node's CPUs share a core and which share memory, as libvirt of the launcher image reported it.
+// ReadTopology reads which of the node's CPUs share a core and which share memory, as libvirt of the launcher image
+// reported it.
 func ReadTopology(dir string) ([]domain.NUMACellFact, error) {
 	var host libvirtxml.Caps
 	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
@@ -210,7 +212,8 @@ func ReadTopology(dir string) ([]domain.NUMACellFact, error) {
 // maxCPU is the highest ID of a CPU of which siblings are read: Linux has at most 8192 CPUs.
 const maxCPU = 8191
 
-// siblings returns the CPUs on the core of a CPU, itself included. libvirt leaves the list out for a CPU that is offline.
+// siblings returns the CPUs on the core of a CPU, itself included. libvirt leaves the list out for a CPU that is
+// offline.
 func siblings(cpu libvirtxml.CapsHostNUMACPU) []uint {
 	alone := []uint{uint(cpu.ID)}
 	// Parse makes an entry for each CPU of a range.

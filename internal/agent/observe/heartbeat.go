@@ -28,8 +28,8 @@ const (
 	leaseDurationSeconds = 40
 	// renewTimeout bounds one renewal: a request into a broken network must not delay the next one.
 	renewTimeout = 5 * time.Second
-	// retryInterval is the interval after a failed renewal: an agent that reconnects must soon stop the guests that were given up
-	// meanwhile.
+	// retryInterval is the interval after a failed renewal: an agent that reconnects must soon stop the guests that were
+	// given up meanwhile.
 	retryInterval = 3 * time.Second
 	// reconnectTimeout bounds OnReconnect, so that the Lease does not expire meanwhile.
 	reconnectTimeout = 15 * time.Second
@@ -105,7 +105,8 @@ func (h *Heartbeat) write(ctx context.Context, holder string) error {
 	after := before.DeepCopy()
 	after.Labels = map[string]string{v1.AppLabel: agentapi.LabelValue}
 	after.Spec = coordinationv1.LeaseSpec{
-		HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](leaseDurationSeconds), RenewTime: ptr.To(metav1.NowMicro()),
+		HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](leaseDurationSeconds),
+		RenewTime: ptr.To(metav1.NowMicro()),
 	}
 	err := h.Client.Patch(ctx, after.DeepCopy(), client.MergeFrom(before))
 	if apierrors.IsNotFound(err) {
@@ -129,15 +130,15 @@ type Reporter struct {
 	Node string
 	// Capabilities is what the launcher image's libvirt reported. The results of the functions below are added to it.
 	Capabilities agentapi.Capabilities
-	// Devices reports whether the node's devices are available to guests, and whether KVM is one of them. While that is not known,
-	// as when the agent has just started, the report keeps the last results.
+	// Devices reports whether the node's devices are available to guests, and whether KVM is one of them. While that is
+	// not known, as when the agent has just started, the report keeps the last results.
 	Devices func() (usable, kvm, known bool)
-	// StaticCPUPolicy reports whether the kubelet assigns exclusive CPUs, and Realtime whether the node can run realtime guests.
-	// While they fail, the report keeps their last results.
+	// StaticCPUPolicy reports whether the kubelet assigns exclusive CPUs, and Realtime whether the node can run realtime
+	// guests. While they fail, the report keeps their last results.
 	StaticCPUPolicy func(context.Context) (bool, error)
 	Realtime        func() (bool, error)
-	// Changed receives a value when one of the results may have changed. The kubelet's policy changes only with its restart, with
-	// which the devices change.
+	// Changed receives a value when one of the results may have changed. The kubelet's policy changes only with its
+	// restart, with which the devices change.
 	Changed <-chan struct{}
 }
 

@@ -61,7 +61,8 @@ func TestReadCapabilities(t *testing.T) {
 // server returns a client of an API server in memory that counts writes.
 func server(writes *atomic.Int32) client.Client {
 	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch,
+			o ...client.PatchOption) error {
 			err := c.Patch(ctx, obj, p, o...)
 			if err == nil {
 				writes.Add(1)
@@ -119,7 +120,8 @@ func heartbeatOnReconnect(t *testing.T) {
 	var writes, checks atomic.Int32
 	var disconnected, checkFails failure
 	c := interceptor.NewClient(server(&writes).(client.WithWatch), interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch,
+			o ...client.PatchOption) error {
 			if err := disconnected.load(); err != nil {
 				return err
 			}
@@ -207,7 +209,8 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 		stored := &corev1.ConfigMap{}
 		var report agentapi.Capabilities
 		err := c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, stored)
-		return err == nil && json.Unmarshal([]byte(stored.Data[agentapi.CapabilitiesKey]), &report) == nil && report.Devices && report.CPUManager && report.Realtime
+		return err == nil && json.Unmarshal([]byte(stored.Data[agentapi.CapabilitiesKey]), &report) == nil &&
+			report.Devices && report.CPUManager && report.Realtime
 	})
 	stop()
 	if writes.Load() != 2 {

@@ -95,7 +95,8 @@ func (s *Scope) Attempted(act, reason string, err error) error {
 	}
 	var terminal *outcome.Terminal
 	var retry *outcome.Retry
-	if !IsFailure(err) || outcome.IsConflict(err) || isBrokerAway(err) || errors.As(err, &terminal) || errors.As(err, &retry) {
+	if !IsFailure(err) || outcome.IsConflict(err) || isBrokerAway(err) || errors.As(err, &terminal) ||
+		errors.As(err, &retry) {
 		return err
 	}
 	last := s.failedActs()[act]

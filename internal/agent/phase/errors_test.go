@@ -23,13 +23,15 @@ func TestBrokerIsRetried(t *testing.T) {
 		"a second connection": FromConnection(fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)),
 	} {
 		var retry *outcome.Retry
-		if got := FromBroker(err); !errors.As(got, &retry) || retry.After != brokerRetry || !IsFailure(got) || !strings.Contains(got.Error(), "virt-broker") {
+		if got := FromBroker(err); !errors.As(got, &retry) || retry.After != brokerRetry || !IsFailure(got) ||
+			!strings.Contains(got.Error(), "virt-broker") {
 			t.Errorf("%s: got %#v", name, got)
 		}
 	}
 	// The connection is made again by itself, and its loss is reported as before.
 	lost := &UnreachableError{Err: fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, gone)}
-	for name, err := range map[string]error{"no connection": lost, "another error": errors.New("other"), "a wait": &outcome.Wait{Reason: "it"}} {
+	for name, err := range map[string]error{"no connection": lost, "another error": errors.New("other"),
+		"a wait": &outcome.Wait{Reason: "it"}} {
 		if got := FromBroker(err); got != err { //nolint:errorlint // the same error
 			t.Errorf("%s: got %#v", name, got)
 		}

@@ -26,8 +26,8 @@ import (
 
 // Connections are the agent's connections to launchers.
 type Connections interface {
-	// Open returns the connection to a Pod. While it is being made, Open waits for it until the context ends. An error wraps
-	// hypervisor.ErrConnecting or hypervisor.ErrUnreachable.
+	// Open returns the connection to a Pod. While it is being made, Open waits for it until the context ends. An error
+	// wraps hypervisor.ErrConnecting or hypervisor.ErrUnreachable.
 	Open(ctx context.Context, pod hypervisor.PodRef) (Connection, error)
 }
 
@@ -41,8 +41,8 @@ type Connection interface {
 	Freezers
 }
 
-// Terminals opens consoles and screens. Errors that wrap hypervisor.ErrNoDomain or hypervisor.ErrNotRunning are about the guest's
-// state.
+// Terminals opens consoles and screens. Errors that wrap hypervisor.ErrNoDomain or hypervisor.ErrNotRunning are about
+// the guest's state.
 type Terminals interface {
 	// OpenConsole opens the guest's first serial port. An earlier stream of it ends.
 	OpenConsole(ctx context.Context, domain string) (io.ReadWriteCloser, error)
@@ -50,8 +50,8 @@ type Terminals interface {
 	OpenGraphics(ctx context.Context, domain string) (net.Conn, error)
 }
 
-// USBPorts opens the guest's ports for USB devices of clients. An error wraps hypervisor.ErrNotRunning if the guest runs without
-// them.
+// USBPorts opens the guest's ports for USB devices of clients. An error wraps hypervisor.ErrNotRunning if the guest
+// runs without them.
 type USBPorts interface {
 	// OpenUSB connects to a port. It must be free.
 	OpenUSB(ctx context.Context, port int) (net.Conn, error)
@@ -125,7 +125,8 @@ func (s *Server) serve(do verb) http.Handler {
 // find returns the VMI if it runs on the node, and the connection to its launcher.
 func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.UID) (*runningVMI, error) {
 	if uid == "" {
-		return nil, apierrors.NewBadRequest("the parameter " + agentapi.UIDParameter + " is missing: set it to the UID of the VMI")
+		return nil, apierrors.NewBadRequest("the parameter " + agentapi.UIDParameter +
+			" is missing: set it to the UID of the VMI")
 	}
 	vmi := &v1.VirtualMachineInstance{}
 	err := s.Client.Get(ctx, key, vmi)
@@ -150,8 +151,8 @@ func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.U
 	return &runningVMI{vmi: vmi, pod: pod, conn: conn, domain: launcherpod.DomainName(key.Namespace, key.Name)}, nil
 }
 
-// connect returns the connection to a Pod. After its start, the agent needs seconds to connect to the guests that run: a request waits
-// for that, as it does for an agent that is being replaced.
+// connect returns the connection to a Pod. After its start, the agent needs seconds to connect to the guests that run:
+// a request waits for that, as it does for an agent that is being replaced.
 func (s *Server) connect(ctx context.Context, pod hypervisor.PodRef) (Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -161,7 +162,8 @@ func (s *Server) connect(ctx context.Context, pod hypervisor.PodRef) (Connection
 // pod returns the launcher Pod in which a VMI runs.
 func (s *Server) pod(ctx context.Context, vmi *v1.VirtualMachineInstance) (*corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	if err := s.Client.List(ctx, pods, client.InNamespace(vmi.Namespace), client.MatchingFields{agentvmi.PodIndex: vmi.Name}); err != nil {
+	if err := s.Client.List(ctx, pods, client.InNamespace(vmi.Namespace),
+		client.MatchingFields{agentvmi.PodIndex: vmi.Name}); err != nil {
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
 	own := pods.Items[:0]

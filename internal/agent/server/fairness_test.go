@@ -19,7 +19,8 @@ import (
 )
 
 func TestUnresponsiveGuestsDoNotDelayOtherNamespaces(t *testing.T) {
-	const otherUID, otherPod = types.UID("5ac1a1e4-2a7c-4dbb-8a0e-0f9a3a6d8b11"), types.UID("d1f8c1fb-37b5-4f4f-9f6a-1d6a4e2f8c55")
+	const otherUID, otherPod = types.UID("5ac1a1e4-2a7c-4dbb-8a0e-0f9a3a6d8b11"),
+		types.UID("d1f8c1fb-37b5-4f4f-9f6a-1d6a4e2f8c55")
 	otherKey := types.NamespacedName{Namespace: "bank", Name: "db"}
 	vmi, pod := instance(), launcherPod()
 	vmi.Namespace, vmi.UID = otherKey.Namespace, otherUID
@@ -55,8 +56,10 @@ func TestUnresponsiveGuestsDoNotDelayOtherNamespaces(t *testing.T) {
 	}
 	code, body := n.do(http.MethodPut, n.url("", agentapi.Freeze), "")
 	expectStatus(t, code, body, http.StatusTooManyRequests, "3 requests to guests of namespace shop")
-	elsewhere := "https://" + n.address + agentapi.VMIPath(otherKey, agentapi.GuestOSInfo) + "?" + agentapi.UIDParameter + "=" + string(otherUID)
-	if code, body := n.do(http.MethodGet, elsewhere, ""); code != http.StatusOK || !strings.Contains(string(body), "Debian 13") {
+	elsewhere := "https://" + n.address + agentapi.VMIPath(otherKey, agentapi.GuestOSInfo) + "?" + agentapi.UIDParameter +
+		"=" + string(otherUID)
+	if code, body := n.do(http.MethodGet, elsewhere, ""); code != http.StatusOK ||
+		!strings.Contains(string(body), "Debian 13") {
 		t.Errorf("a guest of another namespace: %d %s", code, body)
 	}
 	resume()

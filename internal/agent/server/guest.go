@@ -24,13 +24,14 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
-// queued returns a verb that waits for a slot in the fair queue. It is for verbs that wait for a guest, or whose response takes
-// memory: unresponsive guests of one namespace do not delay requests of others.
+// queued returns a verb that waits for a slot in the fair queue. It is for verbs that wait for a guest, or whose
+// response takes memory: unresponsive guests of one namespace do not delay requests of others.
 func (s *Server) queued(do verb) verb {
 	return func(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 		release, err := s.guestRequests.Acquire(r.Context(), v.vmi.Namespace, 1)
 		if errors.Is(err, limits.ErrQueueFull) {
-			return tooMany(fmt.Sprintf("%d requests to guests of namespace %s are running or queued on the node, which is the limit for one namespace",
+			return tooMany(fmt.Sprintf(
+				"%d requests to guests of namespace %s are running or queued on the node, which is the limit for one namespace",
 				s.Limits.GuestRequestsPerNamespace+s.Limits.GuestRequestQueue, v.vmi.Namespace))
 		}
 		if err != nil {
@@ -58,7 +59,8 @@ func guestOSInfo(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 			Name: os.Name, KernelRelease: os.KernelRelease, Version: os.Version, PrettyName: os.PrettyName,
 			VersionID: os.VersionID, KernelVersion: os.KernelVersion, Machine: os.Machine, ID: os.ID,
 		},
-		UserList: usersOf(agent.Users), FSInfo: v1.VirtualMachineInstanceFileSystemInfo{Filesystems: filesystemsOf(agent.Filesystems)},
+		UserList: usersOf(agent.Users),
+		FSInfo:   v1.VirtualMachineInstanceFileSystemInfo{Filesystems: filesystemsOf(agent.Filesystems)},
 	}
 	for _, c := range agent.Commands {
 		info.SupportedCommands = append(info.SupportedCommands, v1.GuestAgentCommandInfo{Name: c.Name, Enabled: c.Enabled})
@@ -91,7 +93,8 @@ func filesystemList(w http.ResponseWriter, r *http.Request, v *runningVMI) error
 	case errors.Is(err, hypervisor.ErrGuestRefused) && v.vmi.Status.FSFreezeStatus != "" && known != nil:
 		// The guest agent of a frozen guest reports none.
 		filesystems.Items = known.Filesystems
-		text := fmt.Sprintf("the guest is frozen: its file systems are those of %s ago", time.Since(known.At).Round(time.Second))
+		text := fmt.Sprintf("the guest is frozen: its file systems are those of %s ago",
+			time.Since(known.At).Round(time.Second))
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
 			w.Header().Add(agentapi.WarningHeader, header)
 		}
@@ -99,7 +102,8 @@ func filesystemList(w http.ResponseWriter, r *http.Request, v *runningVMI) error
 		return err
 	}
 	httpserver.WriteJSON(w, http.StatusOK, v1.VirtualMachineInstanceFileSystemList{
-		TypeMeta: typeMeta("VirtualMachineInstanceFileSystemList"), ListMeta: omitted(filesystems.Omitted), Items: filesystemsOf(filesystems),
+		TypeMeta: typeMeta("VirtualMachineInstanceFileSystemList"), ListMeta: omitted(filesystems.Omitted),
+		Items: filesystemsOf(filesystems),
 	})
 	return nil
 }
@@ -128,7 +132,8 @@ func filesystemsOf(filesystems hypervisor.List[hypervisor.GuestFilesystem]) []v1
 	out := make([]v1.VirtualMachineInstanceFileSystem, 0, len(filesystems.Items))
 	for _, f := range filesystems.Items {
 		filesystem := v1.VirtualMachineInstanceFileSystem{
-			DiskName: f.Name, MountPoint: f.Mountpoint, FileSystemType: f.Type, UsedBytes: int(f.UsedBytes), TotalBytes: int(f.TotalBytes),
+			DiskName: f.Name, MountPoint: f.Mountpoint, FileSystemType: f.Type, UsedBytes: int(f.UsedBytes),
+			TotalBytes: int(f.TotalBytes),
 		}
 		for _, d := range f.Disks {
 			filesystem.Disk = append(filesystem.Disk, v1.VirtualMachineInstanceFileSystemDisk{Serial: d.Serial, BusType: d.Bus})
@@ -142,8 +147,8 @@ func filesystemsOf(filesystems hypervisor.List[hypervisor.GuestFilesystem]) []v1
 // staging/src/kubevirt.io/client-go; its snapshots use the same.
 const defaultUnfreeze = 5 * time.Minute
 
-// freeze stops writes to the guest's file systems. They resume after a timeout, so that a client that dies does not leave the
-// guest frozen. A timeout of zero means until unfreeze, as in KubeVirt.
+// freeze stops writes to the guest's file systems. They resume after a timeout, so that a client that dies does not
+// leave the guest frozen. A timeout of zero means until unfreeze, as in KubeVirt.
 func freeze(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	options := &v1.FreezeUnfreezeTimeout{}
 	if err := json.NewDecoder(r.Body).Decode(options); err != nil && !errors.Is(err, io.EOF) {
@@ -158,7 +163,8 @@ func freeze(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 		limit = options.UnfreezeTimeout.Duration
 	}
 	if limit < 0 {
-		return apierrors.NewBadRequest("unfreezeTimeout is negative: give 0s for a freeze that lasts until unfreeze, or how long it may last")
+		return apierrors.NewBadRequest(
+			"unfreezeTimeout is negative: give 0s for a freeze that lasts until unfreeze, or how long it may last")
 	}
 	if err := v.conn.Freeze(r.Context(), v.domain, limit); err != nil {
 		return commandFailed("Freeze", err)
@@ -176,15 +182,18 @@ func unfreeze(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	return nil
 }
 
-// commandFailed returns an error of the guest agent with the words of KubeVirt's (pkg/virt-handler/cmd-client), which clients search for.
+// commandFailed returns an error of the guest agent with the words of KubeVirt's (pkg/virt-handler/cmd-client), which
+// clients search for.
 func commandFailed(command string, err error) error {
 	if !errors.Is(err, hypervisor.ErrGuestSilent) && !errors.Is(err, hypervisor.ErrGuestRefused) {
 		return err
 	}
-	return apierrors.NewInternalError(fmt.Errorf("command %s failed: %s", command, hypervisor.CleanLine(err.Error(), maxErrorText)))
+	return apierrors.NewInternalError(
+		fmt.Errorf("command %s failed: %s", command, hypervisor.CleanLine(err.Error(), maxErrorText)))
 }
 
-// act returns a verb that performs one action on the guest and sends an empty response. The VMI's status shows the result.
+// act returns a verb that performs one action on the guest and sends an empty response. The VMI's status shows the
+// result.
 func act(do func(Connection, context.Context, string) error) verb {
 	return func(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 		if err := do(v.conn, r.Context(), v.domain); err != nil {

@@ -28,11 +28,14 @@ import (
 
 func guestAgent() *hypervisor.GuestAgent {
 	return &hypervisor.GuestAgent{
-		Version: "9.1", Commands: []hypervisor.GuestCommand{{Name: "guest-ping", Enabled: true}, {Name: "guest-exec"}}, Timezone: "UTC, 0",
-		Info:  hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "debian", PrettyName: "Debian 13"}, Hostname: "db"},
-		Users: hypervisor.List[hypervisor.GuestUser]{Items: []hypervisor.GuestUser{{Name: "anna", LoginTime: 1.5}}, Omitted: 7},
+		Version: "9.1", Commands: []hypervisor.GuestCommand{{Name: "guest-ping", Enabled: true}, {Name: "guest-exec"}},
+		Timezone: "UTC, 0",
+		Info:     hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "debian", PrettyName: "Debian 13"}, Hostname: "db"},
+		Users: hypervisor.List[hypervisor.GuestUser]{Items: []hypervisor.GuestUser{{Name: "anna", LoginTime: 1.5}},
+			Omitted: 7},
 		Filesystems: hypervisor.List[hypervisor.GuestFilesystem]{Items: []hypervisor.GuestFilesystem{{
-			Name: "vda1", Mountpoint: "/", Type: "ext4", UsedBytes: 1, TotalBytes: 2, Disks: []hypervisor.GuestDisk{{Serial: "s", Bus: "virtio"}},
+			Name: "vda1", Mountpoint: "/", Type: "ext4", UsedBytes: 1, TotalBytes: 2,
+			Disks: []hypervisor.GuestDisk{{Serial: "s", Bus: "virtio"}},
 		}}},
 	}
 }
@@ -67,7 +70,8 @@ func TestGuestAgent(t *testing.T) {
 		t.Error(diff)
 	}
 	list := get[v1.VirtualMachineInstanceGuestOSUserList](n, agentapi.UserList)
-	if diff := cmp.Diff(users, list.Items); diff != "" || list.RemainingItemCount == nil || *list.RemainingItemCount != 7 || list.Kind == "" {
+	if diff := cmp.Diff(users, list.Items); diff != "" || list.RemainingItemCount == nil ||
+		*list.RemainingItemCount != 7 || list.Kind == "" {
 		t.Errorf("%+v %s", list, diff)
 	}
 	mounted := get[v1.VirtualMachineInstanceFileSystemList](n, agentapi.FilesystemList)
@@ -105,7 +109,8 @@ func TestFilesystemsOfAFrozenGuest(t *testing.T) {
 			n := newNode(t, nil, vmi, launcherPod())
 			n.launcher.SetAgent(guestAgent())
 			n.launcher.SetUsage(tc.usage)
-			n.launcher.Fail("agent", fmt.Errorf("%w: guest-get-fsinfo is disabled: the agent is in frozen state", hypervisor.ErrGuestRefused))
+			n.launcher.Fail("agent",
+				fmt.Errorf("%w: guest-get-fsinfo is disabled: the agent is in frozen state", hypervisor.ErrGuestRefused))
 			response, err := n.client.Get(n.url("", agentapi.FilesystemList))
 			if err != nil {
 				t.Fatal(err)
@@ -116,7 +121,8 @@ func TestFilesystemsOfAFrozenGuest(t *testing.T) {
 			if err := json.NewDecoder(response.Body).Decode(&list); err != nil || response.StatusCode != tc.code {
 				t.Fatalf("%d, %v", response.StatusCode, err)
 			}
-			if ok := tc.code == http.StatusOK; ok != strings.Contains(warning, "those of 1h0m0s ago") || ok != (len(list.Items) > 0) {
+			if ok := tc.code == http.StatusOK; ok != strings.Contains(warning, "those of 1h0m0s ago") ||
+				ok != (len(list.Items) > 0) {
 				t.Errorf("%+v, warning %q", list, warning)
 			}
 		})
@@ -128,7 +134,8 @@ func TestFreezeWithoutAgent(t *testing.T) {
 	n := newNode(t, nil)
 	n.launcher.Fail("freeze", fmt.Errorf("%w: QEMU guest agent is not connected", hypervisor.ErrGuestSilent))
 	n.launcher.Fail("thaw", fmt.Errorf("%w: QEMU guest agent is not connected", hypervisor.ErrGuestSilent))
-	for verb, words := range map[string]string{agentapi.Freeze: "command Freeze failed: ", agentapi.Unfreeze: "command Unfreeze failed: "} {
+	for verb, words := range map[string]string{agentapi.Freeze: "command Freeze failed: ",
+		agentapi.Unfreeze: "command Unfreeze failed: "} {
 		code, body := n.do(http.MethodPut, n.url("", verb), "")
 		expectStatus(t, code, body, http.StatusInternalServerError, "Internal error occurred: "+words)
 		expectStatus(t, code, body, http.StatusInternalServerError, "QEMU guest agent is not connected")
@@ -174,7 +181,8 @@ func TestFreeze(t *testing.T) {
 			if info := get[v1.VirtualMachineInstanceGuestAgentInfo](n, agentapi.GuestOSInfo); info.FSFreezeStatus != "frozen" {
 				t.Errorf("the status of the freeze is %q", info.FSFreezeStatus)
 			}
-			if code, body := n.do(http.MethodPut, n.url("", agentapi.Unfreeze), ""); code != http.StatusAccepted || n.launcher.Snapshot().Freeze() != nil {
+			if code, body := n.do(http.MethodPut, n.url("", agentapi.Unfreeze), ""); code != http.StatusAccepted ||
+				n.launcher.Snapshot().Freeze() != nil {
 				t.Errorf("not thawed: %d %s", code, body)
 			}
 		})

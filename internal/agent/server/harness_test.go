@@ -69,7 +69,8 @@ func (c connections) Open(_ context.Context, pod hypervisor.PodRef) (server.Conn
 }
 
 func instance() *v1.VirtualMachineInstance {
-	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vmiKey.Namespace, Name: vmiKey.Name, UID: vmiUID}}
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vmiKey.Namespace, Name: vmiKey.Name,
+		UID: vmiUID}}
 	vmi.Status.Phase, vmi.Status.NodeName = v1.Running, nodeName
 	return vmi
 }
@@ -80,7 +81,8 @@ func launcherPod() *corev1.Pod {
 			Namespace: vmiKey.Namespace, Name: "virt-launcher-db-x", UID: podUID,
 			Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmiKey.Name, UID: vmiUID, Controller: ptr.To(true),
+				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmiKey.Name, UID: vmiUID,
+				Controller: ptr.To(true),
 			}},
 		},
 		Spec:   corev1.PodSpec{NodeName: nodeName},
@@ -107,9 +109,11 @@ func newNode(t *testing.T, change func(*server.Options), objects ...client.Objec
 	}
 	options := server.Options{
 		TLS: &tls.Config{
-			Certificates: []tls.Certificate{n.ca.Issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)}, ClientCAs: n.ca.Pool(),
+			Certificates: []tls.Certificate{n.ca.Issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)},
+			ClientCAs:    n.ca.Pool(),
 		},
-		Node: nodeName, Profiles: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }),
+		Node: nodeName, Profiles: http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }),
 		Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(),
 		Client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 			WithIndex(&corev1.Pod{}, agentvmi.PodIndex, agentvmi.IndexPod).Build(),
@@ -197,7 +201,8 @@ func (n *node) do(method, url, body string) (int, []byte) {
 func expectStatus(t *testing.T, code int, body []byte, wanted int, message string) {
 	t.Helper()
 	status := metav1.Status{}
-	if err := json.Unmarshal(body, &status); err != nil || status.Kind != "Status" || status.Status != metav1.StatusFailure {
+	if err := json.Unmarshal(body, &status); err != nil || status.Kind != "Status" ||
+		status.Status != metav1.StatusFailure {
 		t.Fatalf("%d, which is no Status of a failure: %q", code, body)
 	}
 	if code != wanted || int(status.Code) != wanted {
@@ -234,7 +239,8 @@ func (n *node) dial(url string) (*websocket.Conn, int, []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	untimed := &http.Client{Transport: n.client.Transport}
-	socket, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: untimed, Subprotocols: []string{agentapi.StreamProtocol}})
+	socket, response, err := websocket.Dial(ctx, url,
+		&websocket.DialOptions{HTTPClient: untimed, Subprotocols: []string{agentapi.StreamProtocol}})
 	if err == nil {
 		n.t.Cleanup(func() { _ = socket.CloseNow() })
 		return socket, http.StatusSwitchingProtocols, nil
@@ -278,7 +284,8 @@ func expectMessage(t *testing.T, socket *websocket.Conn, text string) {
 	}
 }
 
-// expectClose reads until the stream is closed, and fails unless the close frame has a code and a reason that contains a text.
+// expectClose reads until the stream is closed, and fails unless the close frame has a code and a reason that contains
+// a text.
 func expectClose(t *testing.T, socket *websocket.Conn, code websocket.StatusCode, reason string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)

@@ -57,7 +57,8 @@ func addPodAddress() error {
 	if err := netlink.LinkSetUp(loopback); err != nil {
 		return err
 	}
-	return netlink.AddrAdd(loopback, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(podAddress), Mask: net.CIDRMask(32, 32)}})
+	return netlink.AddrAdd(loopback,
+		&netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(podAddress), Mask: net.CIDRMask(32, 32)}})
 }
 
 // echoServer starts a TCP echo server and returns its port. It accepts no connections after stop.

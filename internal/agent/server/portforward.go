@@ -27,8 +27,8 @@ const (
 	dialTimeout = 30 * time.Second
 )
 
-// portForward connects to a port of the guest, at the address that the kubelet reported for its Pod. It never dials the addresses
-// that the guest reports: they could be anything that the node can reach.
+// portForward connects to a port of the guest, at the address that the kubelet reported for its Pod. It never dials the
+// addresses that the guest reports: they could be anything that the node can reach.
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	network, address, err := forwardTarget(r.PathValue("port"), r.PathValue("protocol"), v.pod)
 	if err != nil {
@@ -42,7 +42,8 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request, v *runningV
 		if err != nil {
 			return backend{}, fmt.Errorf("%w: %w", errNoConnection, err)
 		}
-		return backend{ReadWriteCloser: conn, what: "connection to port " + strconv.Itoa(int(address.Port())), datagrams: network == "udp"}, nil
+		return backend{ReadWriteCloser: conn, what: "connection to port " + strconv.Itoa(int(address.Port())),
+			datagrams: network == "udp"}, nil
 	})
 }
 
@@ -68,7 +69,8 @@ func forwardTarget(port, protocol string, pod *corev1.Pod) (string, netip.AddrPo
 		return "", netip.AddrPort{}, apierrors.NewServiceUnavailable("the launcher Pod has no address yet, try again")
 	case pod.Spec.HostNetwork, !address.IsGlobalUnicast():
 		// Loopback, link-local and multicast addresses mean something else to the node than to the Pod.
-		return "", netip.AddrPort{}, apierrors.NewServiceUnavailable("the launcher Pod has an address that is not its own alone")
+		return "", netip.AddrPort{},
+			apierrors.NewServiceUnavailable("the launcher Pod has an address that is not its own alone")
 	}
 	return protocol, netip.AddrPortFrom(address, uint16(number)), nil
 }
@@ -81,7 +83,8 @@ func forwardDatagram(to io.Writer, message io.Reader, buffer []byte) error {
 	case err != nil:
 		return err
 	default:
-		// The message is larger than a datagram may be: the buffer has room for one byte more. It is dropped, as a network would.
+		// The message is larger than a datagram may be: the buffer has room for one byte more. It is dropped, as a network
+		// would.
 		return nil
 	}
 	_, err = to.Write(buffer[:n])

@@ -71,7 +71,8 @@ func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, v *runningVM
 
 var errImage = errors.New("the screenshot is no image")
 
-// readImage decodes, and so validates, an image that a launcher sent. Before it allocates the image it calls reserve with the size.
+// readImage decodes, and so validates, an image that a launcher sent. Before it allocates the image it calls reserve
+// with the size.
 func readImage(mime string, from io.Reader, reserve func(bytes int64) error) (image.Image, error) {
 	switch mime {
 	case ppmType:
@@ -94,7 +95,8 @@ func readPNG(from io.Reader, reserve func(int64) error) (image.Image, error) {
 	}
 	// QEMU's images have 8 bits for a color and are not interlaced. Others take up to four times the memory.
 	if header := head.Bytes(); header[pngDepth] > 8 || header[pngInterlace] != 0 {
-		return nil, fmt.Errorf("%w: it has %d bits for a color, interlaced by method %d", errImage, header[pngDepth], header[pngInterlace])
+		return nil, fmt.Errorf("%w: it has %d bits for a color, interlaced by method %d", errImage, header[pngDepth],
+			header[pngInterlace])
 	}
 	if err := reserve(bytesPerPixel * int64(config.Width*config.Height)); err != nil {
 		return nil, err
@@ -113,7 +115,8 @@ func checkSize(width, height int) error {
 	return nil
 }
 
-// readPPM reads an image as QEMU writes it: P6, width, height, 255, and three bytes for each pixel. Source: netpbm's ppm(5).
+// readPPM reads an image as QEMU writes it: P6, width, height, 255, and three bytes for each pixel. Source: netpbm's
+// ppm(5).
 func readPPM(from *bufio.Reader, reserve func(int64) error) (*image.RGBA, error) {
 	var magic string
 	var width, height, depth int
@@ -176,8 +179,8 @@ const (
 	unblankTime = 500 * time.Millisecond
 )
 
-// movePointer moves the pointer a little, so that a guest unblanks its screen. It connects to the VNC server, which must have no
-// other client: QEMU disconnects clients that do not share.
+// movePointer moves the pointer a little, so that a guest unblanks its screen. It connects to the VNC server, which
+// must have no other client: QEMU disconnects clients that do not share.
 func movePointer(ctx context.Context, v *runningVMI) error {
 	screen, err := v.conn.OpenGraphics(ctx, v.domain)
 	if err != nil {
@@ -198,8 +201,8 @@ func movePointer(ctx context.Context, v *runningVMI) error {
 	}
 }
 
-// nudge sends two pointer events. It implements the part of the RFB protocol that they need. Source: RFC 6143, sections 7.1, 7.3
-// and 7.5.5.
+// nudge sends two pointer events. It implements the part of the RFB protocol that they need. Source: RFC 6143, sections
+// 7.1, 7.3 and 7.5.5.
 func nudge(screen net.Conn) error {
 	const (
 		version      = "RFB 003.008\n"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package server serves virt-api, and no other client, the verbs of the VMIs that run on the agent's node, on the paths of
-// package agentapi. Each verb is one file.
+// Package server serves virt-api, and no other client, the verbs of the VMIs that run on the agent's node, on the paths
+// of package agentapi. Each verb is one file.
 //
 // An error is a Kubernetes Status that names what failed: the request, the guest, libvirtd in the launcher Pod, or the
 // connection to it. Streams are websockets. The close frame contains the reason why a stream was closed.
@@ -41,8 +41,8 @@ const (
 	// responseTimeout bounds a request that is no stream. The slowest is a freeze, which waits for the guest.
 	responseTimeout = 3 * time.Minute
 	idleTimeout     = 2 * time.Minute
-	// connectTimeout bounds the wait for a connection to the guest's hypervisor. virt-api waits for 15 seconds until the agent listens and
-	// for 25 seconds in all, so that some remain for the verb.
+	// connectTimeout bounds the wait for a connection to the guest's hypervisor. virt-api waits for 15 seconds until the
+	// agent listens and for 25 seconds in all, so that some remain for the verb.
 	connectTimeout = 7 * time.Second
 	// shutdownTimeout bounds sending the close frames when the agent stops.
 	shutdownTimeout = 5 * time.Second
@@ -144,7 +144,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	shutdown, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	s.sessions.closeAll(shutdown, &closeError{code: websocket.StatusGoingAway, reason: "virt-handler on the node is stopping, connect again"})
+	s.sessions.closeAll(shutdown,
+		&closeError{code: websocket.StatusGoingAway, reason: "virt-handler on the node is stopping, connect again"})
 	if err := server.Shutdown(shutdown); err != nil {
 		_ = server.Close()
 	}
@@ -203,8 +204,8 @@ func (s *Server) routes() http.Handler {
 // vmiResource is the resource in errors, in the singular as in KubeVirt.
 var vmiResource = v1.GroupVersion.WithResource("virtualmachineinstance").GroupResource()
 
-// maxErrorText bounds the text of an error, which may contain text from a guest or its launcher. A websocket client reads at most
-// 1 KiB of an error.
+// maxErrorText bounds the text of an error, which may contain text from a guest or its launcher. A websocket client
+// reads at most 1 KiB of an error.
 const maxErrorText = 600
 
 func conflict(name, because string) error {
@@ -212,12 +213,15 @@ func conflict(name, because string) error {
 }
 
 func errNoVerb(r *http.Request) error {
-	return refusal(http.StatusNotFound, metav1.StatusReasonNotFound, "virt-handler does not serve "+r.Method+" on this path")
+	return refusal(http.StatusNotFound, metav1.StatusReasonNotFound,
+		"virt-handler does not serve "+r.Method+" on this path")
 }
 
-// refusal returns a Status with exactly this message. The constructors of apierrors have messages of their own for some codes.
+// refusal returns a Status with exactly this message. The constructors of apierrors have messages of their own for some
+// codes.
 func refusal(code int32, reason metav1.StatusReason, message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
+		Message: message}}
 }
 
 // statusOf returns the Status of an error, with a message that names what failed.
@@ -228,7 +232,8 @@ func statusOf(err error) metav1.Status {
 	case errors.As(err, &known):
 		return known.Status()
 	case errors.As(err, &tooLarge):
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit)).ErrStatus
+		return apierrors.NewRequestEntityTooLargeError(
+			fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit)).ErrStatus
 	case errors.Is(err, context.Canceled):
 		return apierrors.NewServiceUnavailable("the request was canceled").ErrStatus
 	case errors.Is(err, hypervisor.ErrNoDomain), errors.Is(err, hypervisor.ErrNotRunning):
@@ -239,38 +244,44 @@ func statusOf(err error) metav1.Status {
 	case errors.Is(err, hypervisor.ErrGuestSilent), errors.Is(err, hypervisor.ErrGuestRefused):
 		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the guest agent failed", err)
 	case errors.Is(err, hypervisor.ErrConnecting), errors.Is(err, hypervisor.ErrUnreachable):
-		return statusFrom(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the agent has no connection to the guest's hypervisor, try again", err)
+		return statusFrom(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			"the agent has no connection to the guest's hypervisor, try again", err)
 	default:
-		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the guest's hypervisor refused", err)
+		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the guest's hypervisor refused",
+			err)
 	}
 }
 
 func statusFrom(code int32, reason metav1.StatusReason, prefix string, err error) metav1.Status {
-	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: prefix + ": " + hypervisor.CleanLine(err.Error(), maxErrorText)}
+	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
+		Message: prefix + ": " + hypervisor.CleanLine(err.Error(), maxErrorText)}
 }
 
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	status.Message = hypervisor.CleanLine(status.Message, maxErrorText)
-	log.FromContext(r.Context()).V(3).Info("Refused a request", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err.Error())
+	log.FromContext(r.Context()).V(3).Info("Refused a request", "method", r.Method, "path", r.URL.Path, "code",
+		status.Code, "error", err.Error())
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
 	httpserver.WriteJSON(w, int(status.Code), status)
 }
 
-// onlyVirtAPI rejects clients whose verified certificate does not have virt-api's name. The TLS configuration verifies the chain
-// before this; onlyVirtAPI checks that it did, and the name: another role's certificate is rejected even if its authority is
-// trusted.
+// onlyVirtAPI rejects clients whose verified certificate does not have virt-api's name. The TLS configuration verifies
+// the chain before this; onlyVirtAPI checks that it did, and the name: another role's certificate is rejected even if
+// its authority is trusted.
 func onlyVirtAPI(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.PeerCertificates) == 0 {
-			writeError(w, r, apierrors.NewUnauthorized("the agent serves only virt-api, and the client has no certificate that was verified"))
+			writeError(w, r, apierrors.NewUnauthorized(
+				"the agent serves only virt-api, and the client has no certificate that was verified"))
 			return
 		}
 		if name := r.TLS.PeerCertificates[0].Subject.CommonName; name != agentapi.ClientName {
-			writeError(w, r, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("the agent serves only virt-api, and the client's certificate is not virt-api's")))
+			writeError(w, r, apierrors.NewForbidden(schema.GroupResource{}, "",
+				errors.New("the agent serves only virt-api, and the client's certificate is not virt-api's")))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -141,7 +141,8 @@ func TestPower(t *testing.T) {
 	for _, step := range []struct {
 		verb  string
 		state hypervisor.State
-	}{{agentapi.Pause, hypervisor.StatePaused}, {agentapi.Unpause, hypervisor.StateRunning}, {agentapi.Reset, hypervisor.StateRunning}, {agentapi.SoftReboot, hypervisor.StateRunning}} {
+	}{{agentapi.Pause, hypervisor.StatePaused}, {agentapi.Unpause, hypervisor.StateRunning},
+		{agentapi.Reset, hypervisor.StateRunning}, {agentapi.SoftReboot, hypervisor.StateRunning}} {
 		if code, body := n.do(http.MethodPut, n.url("", step.verb), ""); code != http.StatusAccepted {
 			t.Errorf("%s: %d %s", step.verb, code, body)
 		}
@@ -491,7 +492,8 @@ func TestStreamsReleaseTheirResources(t *testing.T) {
 	deadline := time.Now().Add(timeout)
 	for runtime.NumGoroutine() > goroutines+10 || openDescriptors(t) > descriptors+10 {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines and %d descriptors, before %d and %d", runtime.NumGoroutine(), openDescriptors(t), goroutines, descriptors)
+			t.Fatalf("%d goroutines and %d descriptors, before %d and %d", runtime.NumGoroutine(), openDescriptors(t),
+				goroutines, descriptors)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -23,13 +23,13 @@ type Limits struct {
 	PerVMI, PerNamespace, Streams int
 	// Reserve is how many of the total are reserved for namespaces that have fewer than Few streams.
 	Reserve, Few int
-	// GuestRequests and GuestRequestsPerNamespace are how many requests to guests run at a time, in total and of one namespace.
-	// GuestRequestQueue is how many more of a namespace are queued.
+	// GuestRequests and GuestRequestsPerNamespace are how many requests to guests run at a time, in total and of one
+	// namespace. GuestRequestQueue is how many more of a namespace are queued.
 	GuestRequests, GuestRequestsPerNamespace, GuestRequestQueue int
 }
 
-// DefaultLimits are far above normal use, and bound the agent's resources: a stream costs two descriptors and StreamBytes. No VMI
-// and no namespace can use all of them.
+// DefaultLimits are far above normal use, and bound the agent's resources: a stream costs two descriptors and
+// StreamBytes. No VMI and no namespace can use all of them.
 var DefaultLimits = Limits{
 	PerVMI: 200, PerNamespace: 400, Streams: 1024, Reserve: 200, Few: 10,
 	// A request to a guest that does not respond takes a minute.
@@ -93,10 +93,12 @@ func (l Limits) withDefaults() Limits {
 }
 
 func newSessions(limits Limits) *sessions {
-	return &sessions{limits: limits, perVMI: map[types.UID]int{}, perNamespace: map[string]int{}, all: map[*session]struct{}{}, slots: map[slotKey]*session{}}
+	return &sessions{limits: limits, perVMI: map[types.UID]int{}, perNamespace: map[string]int{},
+		all: map[*session]struct{}{}, slots: map[slotKey]*session{}}
 }
 
-// open adds a stream. The context of the session is canceled when the agent closes the stream, with a closeError as the cause.
+// open adds a stream. The context of the session is canceled when the agent closes the stream, with a closeError as the
+// cause.
 func (s *sessions) open(ctx context.Context, namespace string, vmi types.UID) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,11 +108,14 @@ func (s *sessions) open(ctx context.Context, namespace string, vmi types.UID) (*
 	case len(s.all) >= s.limits.Streams:
 		return nil, tooMany(fmt.Sprintf("virt-handler has %d streams open, which is its limit", s.limits.Streams))
 	case s.perVMI[vmi] >= s.limits.PerVMI:
-		return nil, tooMany(fmt.Sprintf("the instance has %d streams open, which is the limit for one instance", s.limits.PerVMI))
+		return nil, tooMany(fmt.Sprintf("the instance has %d streams open, which is the limit for one instance",
+			s.limits.PerVMI))
 	case s.perNamespace[namespace] >= s.limits.PerNamespace:
-		return nil, tooMany(fmt.Sprintf("namespace %s has %d streams open on the node, which is the limit for one namespace", namespace, s.limits.PerNamespace))
+		return nil, tooMany(fmt.Sprintf("namespace %s has %d streams open on the node, which is the limit for one namespace",
+			namespace, s.limits.PerNamespace))
 	case len(s.all) >= s.limits.Streams-s.limits.Reserve && s.perNamespace[namespace] >= s.limits.Few:
-		return nil, tooMany(fmt.Sprintf("virt-handler has %d streams open, and the rest are reserved for namespaces with fewer than %d; namespace %s has %d",
+		return nil, tooMany(fmt.Sprintf(
+			"virt-handler has %d streams open, and the rest are reserved for namespaces with fewer than %d; namespace %s has %d",
 			len(s.all), s.limits.Few, namespace, s.perNamespace[namespace]))
 	}
 	opened := &session{vmi: vmi, namespace: namespace}
@@ -124,8 +129,8 @@ func (s *sessions) open(ctx context.Context, namespace string, vmi types.UID) (*
 
 func tooMany(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
-		Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter},
+		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: message, Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter},
 	}}
 }
 
@@ -154,8 +159,8 @@ func (s *sessions) inUse(verb string, vmi types.UID) bool {
 	return s.slots[slotKey{vmi, verb}] != nil
 }
 
-// acquire gives a stream the slot of a verb and reports whether it did. A stream that uses the slot is closed with a reason, unless
-// preserve is set: then acquire returns false.
+// acquire gives a stream the slot of a verb and reports whether it did. A stream that uses the slot is closed with a
+// reason, unless preserve is set: then acquire returns false.
 func (s *sessions) acquire(by *session, verb string, preserve bool, reason *closeError) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,9 +31,9 @@ const (
 	clientTimeout = 30 * time.Second
 	// guestTimeout bounds a write to the guest.
 	guestTimeout = 5 * time.Minute
-	// StreamBytes is the memory of a stream: a buffer for each direction, the data between two reads from the launcher, and as
-	// much again for the websocket, TLS and goroutines. It is exported for the test in cmd/virt-handler/agent that adds up the memory
-	// that an agent may need.
+	// StreamBytes is the memory of a stream: a buffer for each direction, the data between two reads from the launcher,
+	// and as much again for the websocket, TLS and goroutines. It is exported for the test in cmd/virt-handler/agent that
+	// adds up the memory that an agent may need.
 	StreamBytes = 5 * chunkSize
 	// maxReason is the length of a close frame's reason. Source: RFC 6455, 5.5 and 5.5.1.
 	maxReason = 123
@@ -60,13 +60,16 @@ func checkUpgrade(r *http.Request) error {
 		}
 	}
 	if !slices.Contains(offered, agentapi.StreamProtocol) {
-		return apierrors.NewBadRequest("the stream's protocol is " + agentapi.StreamProtocol + ", which the client does not offer")
+		return apierrors.NewBadRequest("the stream's protocol is " + agentapi.StreamProtocol +
+			", which the client does not offer")
 	}
 	return nil
 }
 
 // stream serves a stream: it adds it to the sessions, opens the guest's side and bridges the two.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, v *runningVMI, open func(*session) (backend, error)) error {
+func (s *Server) stream(
+	w http.ResponseWriter, r *http.Request, v *runningVMI, open func(*session) (backend, error),
+) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
 	}
@@ -83,10 +86,11 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, v *runningVMI, o
 	return nil
 }
 
-// bridge connects a client with a backend until one of them closes or the session's context is done. It takes over the connection,
-// so it returns no error, and closes the backend.
+// bridge connects a client with a backend until one of them closes or the session's context is done. It takes over the
+// connection, so it returns no error, and closes the backend.
 func bridge(w http.ResponseWriter, r *http.Request, s *session, to backend) {
-	logger := log.FromContext(r.Context()).WithValues("stream", to.what, "vmi", r.PathValue("namespace")+"/"+r.PathValue("name"))
+	logger := log.FromContext(r.Context()).WithValues("stream", to.what, "vmi",
+		r.PathValue("namespace")+"/"+r.PathValue("name"))
 	defer func() { _ = to.Close() }()
 	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		Subprotocols: []string{agentapi.StreamProtocol}, CompressionMode: websocket.CompressionDisabled,

@@ -26,7 +26,8 @@ const consoleBuffer = 256 << 10
 func (s *Server) console(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	return s.stream(w, r, v, func(session *session) (backend, error) {
 		// The earlier session gets its reason before libvirt breaks its stream.
-		s.sessions.acquire(session, agentapi.Console, false, &closeError{agentapi.CloseTakenOver, "another client took over the console"})
+		s.sessions.acquire(session, agentapi.Console, false,
+			&closeError{agentapi.CloseTakenOver, "another client took over the console"})
 		stream, err := v.conn.OpenConsole(session.ctx, v.domain)
 		if err != nil {
 			return backend{}, err
@@ -35,8 +36,8 @@ func (s *Server) console(w http.ResponseWriter, r *http.Request, v *runningVMI) 
 	})
 }
 
-// consoleReader reads a console continuously, even while its client does not: a guest blocks while its serial port is not read.
-// Output that does not fit into the buffer is dropped, and a line in the output reports how much.
+// consoleReader reads a console continuously, even while its client does not: a guest blocks while its serial port is
+// not read. Output that does not fit into the buffer is dropped, and a line in the output reports how much.
 type consoleReader struct {
 	io.ReadWriteCloser
 	mu     sync.Mutex
@@ -106,7 +107,8 @@ func (s *Server) vnc(w http.ResponseWriter, r *http.Request, v *runningVMI) erro
 		if err != nil {
 			return backend{}, err
 		}
-		if !s.sessions.acquire(session, agentapi.VNC, preserve, &closeError{agentapi.CloseTakenOver, "another client took over the screen"}) {
+		if !s.sessions.acquire(session, agentapi.VNC, preserve,
+			&closeError{agentapi.CloseTakenOver, "another client took over the screen"}) {
 			_ = screen.Close()
 			// KubeVirt's code and words (pkg/virt-handler/rest/console.go).
 			return backend{}, apierrors.NewServiceUnavailable("Active VNC connection. Request denied.")
@@ -128,8 +130,8 @@ func boolParameter(r *http.Request, name string) (bool, error) {
 	return value, nil
 }
 
-// usbRedir connects a client to the guest's first free USB port. The client keeps the port until it disconnects: another client
-// does not take it over.
+// usbRedir connects a client to the guest's first free USB port. The client keeps the port until it disconnects:
+// another client does not take it over.
 func (s *Server) usbRedir(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	if v.vmi.Spec.Domain.Devices.ClientPassthrough == nil {
 		// virt-api's message.
@@ -140,7 +142,8 @@ func (s *Server) usbRedir(w http.ResponseWriter, r *http.Request, v *runningVMI)
 		if !found {
 			// KubeVirt's code (pkg/virt-handler/rest/console.go).
 			return backend{}, apierrors.NewServiceUnavailable(fmt.Sprintf(
-				"All USB devices are in use: clients have %d devices in the guest, which is as many as it has ports for", launcherpod.USBPorts))
+				"All USB devices are in use: clients have %d devices in the guest, which is as many as it has ports for",
+				launcherpod.USBPorts))
 		}
 		conn, err := v.conn.OpenUSB(session.ctx, port)
 		if err != nil {
@@ -150,13 +153,14 @@ func (s *Server) usbRedir(w http.ResponseWriter, r *http.Request, v *runningVMI)
 	})
 }
 
-// vsock connects to a VSOCK port of the guest, at the CID that virt-controller assigned. With TLS, the guest must use TLS 1.3 and
-// its certificate is not verified, as in KubeVirt: the kernel connects to no other guest. Unlike KubeVirt's, this agent has no
-// client certificate: a guest cannot get the authority to verify it.
+// vsock connects to a VSOCK port of the guest, at the CID that virt-controller assigned. With TLS, the guest must use
+// TLS 1.3 and its certificate is not verified, as in KubeVirt: the kernel connects to no other guest. Unlike
+// KubeVirt's, this agent has no client certificate: a guest cannot get the authority to verify it.
 func (s *Server) vsock(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	port, err := strconv.ParseUint(r.URL.Query().Get(agentapi.PortParameter), 10, 32)
 	if err != nil {
-		return apierrors.NewBadRequest("the parameter " + agentapi.PortParameter + " is no port of VSOCK, a number of 32 bits")
+		return apierrors.NewBadRequest("the parameter " + agentapi.PortParameter +
+			" is no port of VSOCK, a number of 32 bits")
 	}
 	secure, err := boolParameter(r, agentapi.TLSParameter)
 	if err != nil {

@@ -32,7 +32,8 @@ func TestVSOCK(t *testing.T) {
 		case 22:
 			go echo(theirs)
 		case 443:
-			go echo(tls.Server(theirs, &tls.Config{Certificates: []tls.Certificate{guest.Issue("guest", x509.ExtKeyUsageServerAuth)}}))
+			go echo(tls.Server(theirs,
+				&tls.Config{Certificates: []tls.Certificate{guest.Issue("guest", x509.ExtKeyUsageServerAuth)}}))
 		default:
 			return nil, errors.New("connection reset by peer")
 		}

@@ -21,7 +21,8 @@ func TestAddressesAfterMigration(t *testing.T) {
 	bridge := v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
 	vmi := &v1.VirtualMachineInstance{}
 	add := func(name string, binding v1.InterfaceBindingMethod, network v1.NetworkSource) {
-		vmi.Spec.Domain.Devices.Interfaces = append(vmi.Spec.Domain.Devices.Interfaces, v1.Interface{Name: name, InterfaceBindingMethod: binding})
+		vmi.Spec.Domain.Devices.Interfaces = append(vmi.Spec.Domain.Devices.Interfaces,
+			v1.Interface{Name: name, InterfaceBindingMethod: binding})
 		vmi.Spec.Networks = append(vmi.Spec.Networks, v1.Network{Name: name, NetworkSource: network})
 	}
 	expect := func(status corev1.ConditionStatus, parts ...string) {
@@ -41,7 +42,8 @@ func TestAddressesAfterMigration(t *testing.T) {
 	expect(corev1.ConditionTrue)
 	add("default", masquerade, pod)
 	add("data", bridge, multus)
-	expect(corev1.ConditionTrue, "interface default keeps its address inside the guest", "interface data keeps its address")
+	expect(corev1.ConditionTrue, "interface default keeps its address inside the guest",
+		"interface data keeps its address")
 	vmi.Spec.Domain.Devices.Interfaces[0].InterfaceBindingMethod = bridge
 	expect(corev1.ConditionFalse, "interface default")
 	vmi.Annotations = map[string]string{v1.AllowPodBridgeNetworkLiveMigrationAnnotation: ""}

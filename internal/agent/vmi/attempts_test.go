@@ -52,7 +52,8 @@ var _ = Describe("Acts that fail", func() {
 		g := makeGuest().schedule(launchers)
 		g.launcher.Fail("start", errors.New("QEMU has failed"))
 		g.assign()
-		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "Synchronizing with the Domain failed.")
+		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"Synchronizing with the Domain failed.")
 		calls := 1
 		expectCalls(g, "start", calls)
 		for _, delay := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
@@ -100,22 +101,23 @@ var _ = Describe("Acts that fail", func() {
 		g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 	})
 
-	DescribeTable("repeats what fails in a guest that runs after delays that double", func(call string, change func(*guest)) {
-		g := started(growable)
-		resume := a.stopClock()
-		defer resume()
-		g.launcher.Fail(call, errors.New("no"))
-		before := g.launcher.Calls(call)
-		change(g)
-		expectCalls(g, call, before+1)
-		for i, delay := range []time.Duration{time.Second, 2 * time.Second} {
-			a.advance(delay - time.Millisecond)
-			expectCalls(g, call, before+1+i)
-			a.advance(time.Millisecond)
-			g.launcher.Notify()
-			expectCalls(g, call, before+2+i)
-		}
-	},
+	DescribeTable("repeats what fails in a guest that runs after delays that double",
+		func(call string, change func(*guest)) {
+			g := started(growable)
+			resume := a.stopClock()
+			defer resume()
+			g.launcher.Fail(call, errors.New("no"))
+			before := g.launcher.Calls(call)
+			change(g)
+			expectCalls(g, call, before+1)
+			for i, delay := range []time.Duration{time.Second, 2 * time.Second} {
+				a.advance(delay - time.Millisecond)
+				expectCalls(g, call, before+1+i)
+				a.advance(time.Millisecond)
+				g.launcher.Notify()
+				expectCalls(g, call, before+2+i)
+			}
+		},
 		Entry("a disk to plug", "attach data", func(g *guest) {
 			g.change(hotplug("data", onSCSI))
 			g.attached("data", "uid-1", asFile)

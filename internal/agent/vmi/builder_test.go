@@ -115,7 +115,8 @@ func (g *guest) launcherPod(name, node string) *corev1.Pod {
 			Labels:      map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(g.vmi.UID)},
 			Annotations: map[string]string{v1.MemoryOverheadAnnotationBytes: "104857600"},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: g.vmi.Name, UID: g.vmi.UID, Controller: ptr.To(true),
+				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: g.vmi.Name, UID: g.vmi.UID,
+				Controller: ptr.To(true),
 			}},
 		},
 		Spec: corev1.PodSpec{
@@ -126,8 +127,8 @@ func (g *guest) launcherPod(name, node string) *corev1.Pod {
 	}
 }
 
-// settle returns after a whole reconcile that started after the call: reconciles of a VMI do not overlap, so the first of two has
-// ended when the second starts.
+// settle returns after a whole reconcile that started after the call: reconciles of a VMI do not overlap, so the first
+// of two has ended when the second starts.
 func (g *guest) settle() {
 	GinkgoHelper()
 	before := g.launcher.Opens()

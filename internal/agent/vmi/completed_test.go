@@ -19,7 +19,8 @@ var _ = Describe("A migration's status", func() {
 		GinkgoHelper()
 		watching, err := client.NewWithWatch(apiServer, client.Options{Scheme: scheme})
 		Expect(err).NotTo(HaveOccurred())
-		w, err := watching.Watch(ctx, &v1.VirtualMachineInstanceList{}, client.InNamespace(vmi.Namespace), client.MatchingFields{"metadata.name": vmi.Name})
+		w, err := watching.Watch(ctx, &v1.VirtualMachineInstanceList{}, client.InNamespace(vmi.Namespace),
+			client.MatchingFields{"metadata.name": vmi.Name})
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(w.Stop)
 		seen := make(chan v1.VirtualMachineInstanceStatus, 1000)

@@ -155,7 +155,8 @@ func New(o Options) *Reconciler {
 // wait.
 func (r *Reconciler) Metrics() []prometheus.Collector {
 	return []prometheus.Collector{
-		&r.syncs, r.transfers.Metrics(r.Node), &guestmetrics.WaitingCollector{Node: r.Node, Guests: r.Waiting, Clock: r.Clock},
+		&r.syncs, r.transfers.Metrics(r.Node),
+		&guestmetrics.WaitingCollector{Node: r.Node, Guests: r.Waiting, Clock: r.Clock},
 	}
 }
 
@@ -169,17 +170,20 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 			return err
 		}
 	}
-	incoming := source.Kind(r.Incoming, &v1.VirtualMachineInstance{}, &handler.TypedEnqueueRequestForObject[*v1.VirtualMachineInstance]{})
+	incoming := source.Kind(r.Incoming, &v1.VirtualMachineInstance{},
+		&handler.TypedEnqueueRequestForObject[*v1.VirtualMachineInstance]{})
 	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment), builder.WithPredicates(devices.StartsOrIsReady)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.requestOfAttachment),
+			builder.WithPredicates(devices.StartsOrIsReady)).
 		WatchesRawSource(incoming).
 		WatchesRawSource(triggers).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: MaxVMIs,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, maxRetry),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry,
+				maxRetry),
 		}), r.syncs.Wrap(r))
 }
 

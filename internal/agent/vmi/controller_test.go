@@ -47,7 +47,8 @@ var _ = Describe("The agent", func() {
 			Expect(vmi.Status.Interfaces).To(ConsistOf(And(HaveField("IP", "10.244.0.5"), HaveField("MAC", "02:00:00:00:00:01"),
 				HaveField("Name", "default"), HaveField("InfoSource", "domain"))))
 			Expect(vmi.Status.VolumeStatus).To(ConsistOf(
-				And(HaveField("Name", "root"), HaveField("Target", "vda")), And(HaveField("Name", "seed"), HaveField("Target", "vdb"))))
+				And(HaveField("Name", "root"), HaveField("Target", "vda")),
+				And(HaveField("Name", "seed"), HaveField("Target", "vdb"))))
 			Expect(vmi.Status.Memory.GuestAtBoot.String()).To(Equal("64Mi"))
 			Expect(vmi.Status.Memory.MemoryOverhead.String()).To(Equal("100Mi"))
 			Expect(vmi.Status.Machine.Type).NotTo(BeEmpty())
@@ -178,7 +179,8 @@ var _ = Describe("The agent", func() {
 
 		It("does not start a guest while one of its Pod interfaces is missing", func() {
 			missing := error(&outcome.Retry{
-				Reason: agentvmi.ReasonMissingPodInterface, After: 10 * time.Millisecond, Err: errors.New("the Pod has no interface pod16477688c0e"),
+				Reason: agentvmi.ReasonMissingPodInterface, After: 10 * time.Millisecond,
+				Err: errors.New("the Pod has no interface pod16477688c0e"),
 			})
 			a.networks.failure.Store(&missing)
 			g := makeGuest().schedule(launchers).assign()
@@ -228,7 +230,8 @@ var _ = Describe("The agent", func() {
 			g := makeGuest().schedule(launchers)
 			g.launcher.Fail("start", errors.New("no such machine type"))
 			g.assign()
-			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "Synchronizing with the Domain failed.")
+			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+				"Synchronizing with the Domain failed.")
 			Expect(c.Message).To(ContainSubstring("no such machine type"))
 			g.launcher.Fail("start", nil)
 			g.expectPhase(v1.Running)
@@ -312,7 +315,8 @@ var _ = Describe("The agent", func() {
 		g.expectCondition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "")
 		Eventually(func() string { return g.read().Status.GuestOSInfo.ID }).Should(Equal("debian"))
 		Expect(g.read().Status.Interfaces).To(ConsistOf(
-			And(HaveField("InterfaceName", "enp1s0"), HaveField("IP", "10.244.0.5"), HaveField("InfoSource", "domain, guest-agent")),
+			And(HaveField("InterfaceName", "enp1s0"), HaveField("IP", "10.244.0.5"),
+				HaveField("InfoSource", "domain, guest-agent")),
 			And(HaveField("InterfaceName", "docker0"), HaveField("IP", "172.17.0.1"), HaveField("InfoSource", "guest-agent")),
 		))
 	})
@@ -379,7 +383,8 @@ var _ = Describe("The agent", func() {
 			version := next.assign().read().ResourceVersion
 			old.settle()
 			Expect(next.read().ResourceVersion).To(Equal(version), "the old Pod's guest is reported for the new VMI")
-			Eventually(func() string { return old.launcher.Snapshot().Reason }).Should(Equal("Destroyed"), "the old and the new guest would both run")
+			Eventually(func() string { return old.launcher.Snapshot().Reason }).
+				Should(Equal("Destroyed"), "the old and the new guest would both run")
 			Expect(old.launcher.Shutdowns()).To(BeZero())
 		})
 	})

@@ -19,7 +19,8 @@ import (
 	"github.com/vireo-project/vireo/test/fakes/libvirt"
 )
 
-// credentialsByAgent sets the keys of one Secret for two users, more keys for one of them, and passwords from another Secret.
+// credentialsByAgent sets the keys of one Secret for two users, more keys for one of them, and passwords from another
+// Secret.
 func credentialsByAgent(vmi *v1.VirtualMachineInstance) {
 	keysFor := func(secret string, users ...string) v1.AccessCredential {
 		return v1.AccessCredential{SSHPublicKey: &v1.SSHPublicKeyAccessCredential{
@@ -50,7 +51,8 @@ var _ = Describe("Access credentials", func() {
 
 	It("are set once the guest agent responds, and a failure is reported", func() {
 		g := makeGuest(credentialsByAgent).schedule(launchers).
-			writeVolume(media.SecretVolume, "keys-access-cred", map[string]string{"a": "ssh-ed25519 A\n", "b": "# mine\nssh-ed25519 B\nssh-ed25519 C"}).
+			writeVolume(media.SecretVolume, "keys-access-cred",
+				map[string]string{"a": "ssh-ed25519 A\n", "b": "# mine\nssh-ed25519 B\nssh-ed25519 C"}).
 			writeVolume(media.SecretVolume, "more-access-cred", map[string]string{"d": "ssh-ed25519 D"}).
 			writeVolume(media.SecretVolume, "passwords-access-cred", map[string]string{"root": " secret\n", "nobody": "\n"}).
 			assign()
@@ -92,7 +94,8 @@ var _ = Describe("Tags of devices", func() {
 		launchers := libvirt.NewNode()
 		startAgent(launchers)
 		g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#"}}
+			vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{
+				CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#"}}
 			vmi.Spec.Domain.Devices.Interfaces[0].Tag = "blue"
 			vmi.Spec.Domain.Devices.Disks[0].Tag = "root"
 		}).schedule(launchers).assign()

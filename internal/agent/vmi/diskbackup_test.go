@@ -39,7 +39,8 @@ var _ = Describe("The backup of a guest's disks", func() {
 	}
 	want := func(id string, do ...func(*backup.Intent)) {
 		GinkgoHelper()
-		intent := &backup.Intent{ID: id, UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}}
+		intent := &backup.Intent{ID: id, UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-",
+			Volumes: []string{"root"}}
 		for _, f := range do {
 			f(intent)
 		}
@@ -182,7 +183,8 @@ var _ = Describe("The backup of a guest's disks", func() {
 			record := expectStage("a", v1.DiskBackupRunning)
 			Expect(record.Pull).To(BeTrue())
 			Expect(g.launcher.LastBackup().Socket).To(Equal(launcherpod.SocketsDir + "/backup-a"))
-			Expect(g.launcher.LastBackup().Images).To(ConsistOf(And(HaveField("Export", "root"), HaveField("File", "b-root.scratch.qcow2"))))
+			Expect(g.launcher.LastBackup().Images).To(
+				ConsistOf(And(HaveField("Export", "root"), HaveField("File", "b-root.scratch.qcow2"))))
 			By("writing nothing more")
 			g.settle()
 			writes := first.writes.Load()
@@ -212,7 +214,8 @@ var _ = Describe("The backup of a guest's disks", func() {
 		It("does not begin on a claim without enough room", func() {
 			g.launcher.SetFreeSpace(1 << 30)
 			want("a", pulled())
-			Expect(expectStage("a", v1.DiskBackupFailed).Problem).To(And(ContainSubstring("the claim backups"), ContainSubstring("too little room")))
+			Expect(expectStage("a", v1.DiskBackupFailed).Problem).
+				To(And(ContainSubstring("the claim backups"), ContainSubstring("too little room")))
 			Expect(g.launcher.BackupsBegun()).To(BeZero())
 		})
 

@@ -68,7 +68,8 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []phase.Event {
 func (s *scope) addNotMigratableEvent() {
 	c := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceIsMigratable)
 	known := vmistatus.FindCondition(&s.Before.Status, v1.VirtualMachineInstanceIsMigratable)
-	if c == nil || c.Status != corev1.ConditionFalse || known != nil && known.Status == c.Status && known.Message == c.Message ||
+	if c == nil || c.Status != corev1.ConditionFalse ||
+		known != nil && known.Status == c.Status && known.Message == c.Message ||
 		eviction.StrategyOf(s.VMI, s.Config.EvictionStrategy) != v1.EvictionStrategyLiveMigrate {
 		return
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 func TestTransitions(t *testing.T) {
-	status := func(phase v1.VirtualMachineInstancePhase, conditions ...v1.VirtualMachineInstanceCondition) *v1.VirtualMachineInstanceStatus {
+	status := func(phase v1.VirtualMachineInstancePhase,
+		conditions ...v1.VirtualMachineInstanceCondition) *v1.VirtualMachineInstanceStatus {
 		return &v1.VirtualMachineInstanceStatus{Phase: phase, Conditions: conditions}
 	}
 	condition := func(
@@ -59,7 +60,8 @@ func TestTransitions(t *testing.T) {
 
 func TestNotMigratableEvent(t *testing.T) {
 	condition := func(status corev1.ConditionStatus, message string) []v1.VirtualMachineInstanceCondition {
-		return []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable, Status: status, Message: message}}
+		return []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable, Status: status,
+			Message: message}}
 	}
 	stuck, tied := condition(corev1.ConditionFalse, "a disk"), condition(corev1.ConditionFalse, "a disk; a device")
 	const warning = "EvictionStrategy is set but vmi is not migratable; "

@@ -34,7 +34,8 @@ var (
 	errLost         = errors.New("the request was lost")
 )
 
-// faults counts the effects of an agent in a migration and ends its process after some of them. A nil faults does nothing.
+// faults counts the effects of an agent in a migration and ends its process after some of them. A nil faults does
+// nothing.
 type faults struct {
 	node string
 	// ip and port are the address at which it serves other agents.
@@ -114,7 +115,8 @@ func (f *faults) connection(l *libvirt.Launcher) agentvmi.Connection {
 
 // serve serves other agents.
 func (f *faults) serve(
-	mgr ctrl.Manager, node string, incoming client.Reader, targets *peer.Targets, launchers *libvirt.Node, guests *agentvmi.Reconciler,
+	mgr ctrl.Manager, node string, incoming client.Reader, targets *peer.Targets, launchers *libvirt.Node,
+	guests *agentvmi.Reconciler,
 ) {
 	GinkgoHelper()
 	if f == nil {

@@ -18,8 +18,8 @@ import (
 // maxLauncherStatus is more than a compromised launcher can add to a status without its guest.
 const maxLauncherStatus = 8 << 10
 
-// FuzzDomain checks that whatever domain a launcher reports, the status is limited, only the agent's own fields change, and a
-// second reconcile changes nothing.
+// FuzzDomain checks that whatever domain a launcher reports, the status is limited, only the agent's own fields change,
+// and a second reconcile changes nothing.
 func FuzzDomain(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		d := &libvirtxml.Domain{}

@@ -23,7 +23,8 @@ import (
 
 // onClaim adds a third disk to the guest, on a claim of 1000 MiB.
 func onClaim(mode corev1.PersistentVolumeMode) func(*v1.VirtualMachineInstance) {
-	overhead := map[corev1.PersistentVolumeMode]v1.Percent{corev1.PersistentVolumeFilesystem: "0.055", corev1.PersistentVolumeBlock: "0"}[mode]
+	overhead := map[corev1.PersistentVolumeMode]v1.Percent{corev1.PersistentVolumeFilesystem: "0.055",
+		corev1.PersistentVolumeBlock: "0"}[mode]
 	return func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks,
 			v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}})
@@ -75,7 +76,8 @@ var _ = Describe("The agent and a claim that grows", func() {
 	started := func(mode corev1.PersistentVolumeMode) *guest {
 		GinkgoHelper()
 		g := makeGuest(onClaim(mode)).schedule(launchers)
-		g.launcher.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 945 * mib})
+		g.launcher.AddFile(launcherpod.DiskDir("data"),
+			hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 945 * mib})
 		g.launcher.SetDiskSizes(map[string]uint64{"vda": mib, "vdb": mib, "vdc": 945 * mib})
 		if mode == corev1.PersistentVolumeBlock {
 			g.launcher.SetDiskSizes(map[string]uint64{"vda": mib, "vdb": mib, "vdc": 1000 * mib})

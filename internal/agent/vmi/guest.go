@@ -100,7 +100,8 @@ func ReadCredentials(credentials []v1.AccessCredential, content media.Content) (
 			left -= len(file)
 		}
 		if left < 0 {
-			return wanted, fmt.Errorf("the Secrets of accessCredentials have more than %d bytes in all: shorten them", maxCredentials)
+			return wanted, fmt.Errorf("the Secrets of accessCredentials have more than %d bytes in all: shorten them",
+				maxCredentials)
 		}
 		names := slices.Sorted(maps.Keys(files))
 		if credential.UserPassword != nil {
@@ -139,7 +140,8 @@ func setCredentials(s *scope, now metav1.Time) {
 		return
 	}
 	condition := v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: hypervisor.CleanLine(credentials.Message, phase.MaxMessage),
+		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse,
+		Message: hypervisor.CleanLine(credentials.Message, phase.MaxMessage),
 	}
 	if credentials.Synchronized {
 		condition.Status = corev1.ConditionTrue

@@ -50,7 +50,8 @@ func TestDelayedReportDelaysNothingElse(t *testing.T) {
 	for _, c := range s.VMI.Status.Conditions {
 		kinds = append(kinds, fmt.Sprintf("%s=%s", c.Type, c.Status))
 	}
-	if got := strings.Join(kinds, " "); !strings.Contains(got, "Paused=True") || !strings.Contains(got, "Ready=False") || !strings.Contains(got, "AgentConnected=True") {
+	if got := strings.Join(kinds, " "); !strings.Contains(got, "Paused=True") || !strings.Contains(got, "Ready=False") ||
+		!strings.Contains(got, "AgentConnected=True") {
 		t.Errorf("conditions %s", got)
 	}
 	if s.VMI.Status.GuestOSInfo.ID != "old" {
@@ -58,13 +59,15 @@ func TestDelayedReportDelaysNothingElse(t *testing.T) {
 	}
 }
 
-// The guest has the longest names, of characters that take six bytes in JSON, and as many interfaces and addresses as possible.
+// The guest has the longest names, of characters that take six bytes in JSON, and as many interfaces and addresses as
+// possible.
 func TestReportIsTruncated(t *testing.T) {
 	long := strings.Repeat("<", 256)
 	s := connectedGuest("", podNet("default"), podNet("second"))
 	s.use(&podCache{}, nil, nil)
 	s.guest = &hypervisor.GuestInfo{Omitted: 7, OS: hypervisor.GuestOS{
-		ID: long, Name: long, PrettyName: long, Version: long, VersionID: long, KernelRelease: long, KernelVersion: long, Machine: long,
+		ID: long, Name: long, PrettyName: long, Version: long, VersionID: long, KernelRelease: long, KernelVersion: long,
+		Machine: long,
 	}}
 	for i := range 64 {
 		g := hypervisor.GuestInterface{Name: long, MAC: fmt.Sprintf("02:00:00:00:01:%02x", i)}
@@ -109,7 +112,8 @@ func TestReportIsTruncated(t *testing.T) {
 
 func TestGuestMAC(t *testing.T) {
 	s := connectedGuest("", podNet("default"))
-	s.guest = &hypervisor.GuestInfo{Interfaces: []hypervisor.GuestInterface{{Name: "a", MAC: "<script>"}, {Name: "b", MAC: "02:00:00:00:00:ff"}}}
+	s.guest = &hypervisor.GuestInfo{Interfaces: []hypervisor.GuestInterface{{Name: "a", MAC: "<script>"},
+		{Name: "b", MAC: "02:00:00:00:00:ff"}}}
 	setInterfaces(s)
 	if got := s.VMI.Status.Interfaces; len(got) != 3 || got[1].MAC != "" || got[2].MAC != "02:00:00:00:00:ff" {
 		t.Errorf("got %+v", got)

@@ -46,8 +46,8 @@ type mounts struct {
 	// started are closed when the container of an attachment Pod is started, for which waiting requests wait.
 	started map[types.UID]chan struct{}
 	waiting int
-	// late is after which time the container is started of an attachment Pod whose request was ended, or zero. The connection is not closed
-	// by then.
+	// late is after which time the container is started of an attachment Pod whose request was ended, or zero. The
+	// connection is not closed by then.
 	late time.Duration
 }
 
@@ -184,7 +184,8 @@ func hotplug(name string, device v1.DiskDevice) func(*v1.VirtualMachineInstance)
 		}
 		vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{
 			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
-				PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim-" + name}, Hotpluggable: true,
+				PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim-" + name},
+				Hotpluggable:                      true,
 			},
 		}})
 	}
@@ -412,11 +413,13 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 			Expect(a.mounts.list()).To(BeEmpty())
 
 			g.attached(name, "uid-1", tc.mode)
-			Eventually(g.volume(name)).Should(Equal(fmt.Sprintf("Ready VolumeReady %s: Successfully attach hotplugged volume %s to VM", tc.target, name)))
+			Eventually(g.volume(name)).Should(
+				Equal(fmt.Sprintf("Ready VolumeReady %s: Successfully attach hotplugged volume %s to VM", tc.target, name)))
 			Expect(g.has(name)()).To(Equal(path))
 			Expect(a.mounts.list()).To(HaveSuffix("=uid-1"))
-			Eventually(recorded).Should(Equal(fmt.Sprintf("Normal VolumeMountedToPod Volume %[1]s has been mounted in virt-launcher pod\n"+
-				"Normal VolumeReady Successfully attach hotplugged volume %[1]s to VM", name)))
+			Eventually(recorded).Should(
+				Equal(fmt.Sprintf("Normal VolumeMountedToPod Volume %[1]s has been mounted in virt-launcher pod\n"+
+					"Normal VolumeReady Successfully attach hotplugged volume %[1]s to VM", name)))
 			g.settle()
 			writes, calls := a.writes.Load(), a.mounts.count()
 			g.settle()
@@ -457,7 +460,8 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 				Expect(a.mounts.list()).To(HaveSuffix("=" + string(pod.UID)))
 			}
 			g.settle()
-			Expect(g.volume(name)()).To(Equal("AttachedToNode  :"), "the phase is virt-controller's until it has written the UID")
+			Expect(g.volume(name)()).To(Equal("AttachedToNode  :"),
+				"the phase is virt-controller's until it has written the UID")
 			Expect(a.writes.Load()).To(Equal(writes))
 			if mode == asFile {
 				Expect(a.mounts.list()).To(BeEmpty(), "the Pod may still be creating the image")
@@ -576,7 +580,8 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		g.change(unplug("data"))
 		Eventually(a.mounts.awaited).Should(BeZero())
 		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, devices.ReasonHotplugVolume)
-		Expect(g.volume("data")()).To(Equal("AttachedToNode  :"), "the phase is virt-controller's until it has written the UID")
+		Expect(g.volume("data")()).To(Equal("AttachedToNode  :"),
+			"the phase is virt-controller's until it has written the UID")
 		g.change(hotplug("data", onSCSI))
 		Eventually(a.mounts.awaited).Should(Equal(1))
 		a.mounts.fail(nil)
@@ -680,7 +685,8 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Expect(a.writes.Load()).To(Equal(writes))
 
 		By("not taking it away during a backup, also after a restart")
-		intent := backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}}
+		intent := backup.Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-",
+			Volumes: []string{"root"}}
 		g.controller(func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = intent.Status() })
 		Eventually(g.launcher.BackupsBegun).Should(Equal(1))
 		a.stop()
@@ -783,7 +789,8 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		Expect(a.mounts.list()).To(Equal("data.img=uid-1"))
 		a.ahead.Store(int64(10 * time.Second))
 		g.settle()
-		Eventually(g.volume("data")).Should(Equal("Ready HotplugFailed sda: The guest has not released volume data: unmount it in the guest"))
+		Eventually(g.volume("data")).Should(
+			Equal("Ready HotplugFailed sda: The guest has not released volume data: unmount it in the guest"))
 
 		By("wanting it again")
 		g.launcher.ReleaseDisk("data")
@@ -799,7 +806,8 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 	It("reports what libvirt refuses, and plugs the others", func() {
 		g := started()
 		g.launcher.Fail("attach data", errors.New("internal error: No more available PCI slots"))
-		g.change(hotplug("data", onVirtI), hotplug("more", onSCSI), hotplug("sata", v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSATA}}))
+		g.change(hotplug("data", onVirtI), hotplug("more", onSCSI),
+			hotplug("sata", v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSATA}}))
 		for _, name := range []string{"data", "more", "sata"} {
 			g.attached(name, types.UID("uid-"+name), asFile)
 		}
@@ -841,7 +849,8 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 	})
 
 	It("waits for a moment until the attachment Pod has created the image", func() {
-		missing := &brokerapi.Error{Code: brokerapi.CodeNotFound, Message: "open the image of the claim: no such file or directory"}
+		missing := &brokerapi.Error{Code: brokerapi.CodeNotFound,
+			Message: "open the image of the claim: no such file or directory"}
 		g := started()
 		recorded := a.recorded()
 		a.mounts.refuse("data", missing)
@@ -860,15 +869,18 @@ var _ = Describe("The agent and hotplugged volumes", func() {
 		calls := a.mounts.count()
 		Eventually(a.mounts.count).Should(BeNumerically(">", calls))
 		a.ahead.Store(int64(time.Minute))
-		Eventually(g.volume("more")).Should(HavePrefix("AttachedToNode HotplugFailed : Cannot mount volume more in the launcher Pod: open the image"))
+		Eventually(g.volume("more")).Should(
+			HavePrefix("AttachedToNode HotplugFailed : Cannot mount volume more in the launcher Pod: open the image"))
 	})
 
 	It("leaves alone what it has not made", func() {
 		g := started()
 		g.launcher.Alter(func(d *libvirtxml.Domain) {
 			d.Devices.Disks = append(d.Devices.Disks, libvirtxml.DomainDisk{
-				Alias: &libvirtxml.DomainAlias{Name: "ua-disk-other"}, Device: "disk", Target: &libvirtxml.DomainDiskTarget{Dev: "sdx", Bus: "scsi"},
-				Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: "/var/run/kubevirt-private/other.img"}},
+				Alias: &libvirtxml.DomainAlias{Name: "ua-disk-other"}, Device: "disk",
+				Target: &libvirtxml.DomainDiskTarget{Dev: "sdx", Bus: "scsi"},
+				Source: &libvirtxml.DomainDiskSource{
+					File: &libvirtxml.DomainDiskSourceFile{File: "/var/run/kubevirt-private/other.img"}},
 			})
 		})
 		g.change(hotplug("data", onSCSI))

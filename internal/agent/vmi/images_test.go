@@ -18,7 +18,8 @@ var _ = Describe("A guest with a containerDisk", func() {
 		c.targetLauncher.SetSum(launcherpod.ContainerDiskDir("root")+disk, 2)
 		c.assignMigration()
 		state := c.expectNotMigrated()
-		Expect(state.FailureReason).To(And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring("volume root")))
+		Expect(state.FailureReason).To(
+			And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring("volume root")))
 		Expect(c.launcher.Transfers()).To(BeZero())
 		Eventually(c.sourceA.recorder.Events).Should(Receive(ContainSubstring("ContainerDiskFailedChecksum")))
 

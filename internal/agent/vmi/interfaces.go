@@ -60,7 +60,8 @@ func setInterfaces(s *scope) {
 		known[entry.MAC] = true
 		list = append(list, entry)
 	}
-	if i := slices.IndexFunc(list, func(n v1.VirtualMachineInstanceNetworkInterface) bool { return onPodNetwork(s.VMI, n.Name) }); i > 0 {
+	if i := slices.IndexFunc(list,
+		func(n v1.VirtualMachineInstanceNetworkInterface) bool { return onPodNetwork(s.VMI, n.Name) }); i > 0 {
 		list = slices.Insert(slices.Delete(slices.Clone(list), i, i+1), 0, list[i])
 	}
 	for _, g := range reported {
@@ -87,7 +88,8 @@ func mergeByMAC(all []hypervisor.GuestInterface) []hypervisor.GuestInterface {
 		merged[i].IPs = slices.Clone(merged[i].IPs)
 		for _, isFamily := range []func(string) bool{isIPv4, isIPv6} {
 			if !slices.ContainsFunc(merged[i].IPs, isFamily) {
-				merged[i].IPs = append(merged[i].IPs, slices.DeleteFunc(slices.Clone(g.IPs), func(ip string) bool { return !isFamily(ip) })...)
+				merged[i].IPs = append(merged[i].IPs,
+					slices.DeleteFunc(slices.Clone(g.IPs), func(ip string) bool { return !isFamily(ip) })...)
 			}
 		}
 	}
@@ -120,7 +122,9 @@ func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNe
 }
 
 // setPodInterface sets the Pod interface that an interface is connected to and the addresses at which others reach it.
-func setPodInterface(entry *v1.VirtualMachineInstanceNetworkInterface, network *v1.Network, pod *corev1.Pod, attached map[string][]string) {
+func setPodInterface(
+	entry *v1.VirtualMachineInstanceNetworkInterface, network *v1.Network, pod *corev1.Pod, attached map[string][]string,
+) {
 	switch {
 	case network == nil:
 		return

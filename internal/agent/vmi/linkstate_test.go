@@ -89,7 +89,8 @@ var _ = Describe("The agent and the link of an interface", func() {
 		g := started()
 		g.launcher.Fail("interface", errors.New("the device is busy"))
 		g.setLink(v1.InterfaceStateLinkDown)
-		c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "Synchronizing with the Domain failed.")
+		c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"Synchronizing with the Domain failed.")
 		Expect(c.Message).To(Equal(`set the link of interface "default" down: the device is busy`))
 		Expect(g.read().Status.Phase).To(Equal(v1.Running))
 		Expect(g.link()).To(Equal("up"))

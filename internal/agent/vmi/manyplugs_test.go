@@ -67,7 +67,8 @@ var _ = Describe("The agent and very many hotplugged volumes", func() {
 				unplug(fmt.Sprintf("data-%02d", i))(vmi)
 			}
 		})
-		Eventually(g.phases).WithTimeout(20 * time.Second).Should(Equal(map[v1.VolumePhase]int{v1.HotplugVolumeUnMounted: many}))
+		Eventually(g.phases).WithTimeout(20 * time.Second).
+			Should(Equal(map[v1.VolumePhase]int{v1.HotplugVolumeUnMounted: many}))
 		g.settle()
 		Expect(a.mounts.list()).To(BeEmpty())
 		Expect(a.writes.Load()-before).To(BeNumerically("<=", 3), "writes for %d volumes", many)

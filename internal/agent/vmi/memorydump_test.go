@@ -50,8 +50,10 @@ var _ = Describe("The dump of a guest's memory", func() {
 		recorded := a.recorded()
 		g.attached("dump", "uid-1", asFile)
 		Eventually(g.launcher.DumpsBegun).Should(Equal(1))
-		Expect(g.volume("dump")()).To(Equal("MemoryDumpInProgress MemoryDumpInProgress : Memory dump Volume dump is attached, getting memory dump"))
-		Expect(info()).To(And(HaveField("ClaimName", "claim-dump"), HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", BeNil()),
+		Expect(g.volume("dump")()).To(
+			Equal("MemoryDumpInProgress MemoryDumpInProgress : Memory dump Volume dump is attached, getting memory dump"))
+		Expect(info()).To(And(HaveField("ClaimName", "claim-dump"), HaveField("StartTimestamp", Not(BeNil())),
+			HaveField("EndTimestamp", BeNil()),
 			HaveField("TargetFileName", MatchRegexp(`^`+g.read().Name+`-claim-dump-\d{8}-\d{6}\.memory\.dump$`))))
 
 		By("keeping the volume as long as it is written to, also with a new agent")
@@ -73,7 +75,8 @@ var _ = Describe("The dump of a guest's memory", func() {
 	It("fails with libvirt's reason, and without one if libvirt reports none", func() {
 		g.launcher.Fail("dump", errors.New("no such directory"))
 		g.attached("dump", "uid-1", asFile)
-		Eventually(g.volume("dump")).Should(And(HavePrefix("MemoryDumpFailed MemoryDumpFailed"), ContainSubstring("no such directory")))
+		Eventually(g.volume("dump")).Should(
+			And(HavePrefix("MemoryDumpFailed MemoryDumpFailed"), ContainSubstring("no such directory")))
 		g.change(volumes())
 		Eventually(g.volume("dump")).Should(HavePrefix("UnMountedFromPod"))
 		g.removed("dump")
@@ -83,7 +86,8 @@ var _ = Describe("The dump of a guest's memory", func() {
 		g.attached("dump", "uid-2", asFile)
 		Eventually(g.launcher.DumpsBegun).Should(Equal(1))
 		g.launcher.EndDump(false)
-		Eventually(g.volume("dump")).Should(And(HavePrefix("MemoryDumpFailed MemoryDumpFailed"), ContainSubstring("claim is full")))
+		Eventually(g.volume("dump")).Should(
+			And(HavePrefix("MemoryDumpFailed MemoryDumpFailed"), ContainSubstring("claim is full")))
 	})
 
 	It("continues though the response of its begin was lost", func() {
@@ -98,7 +102,8 @@ var _ = Describe("The dump of a guest's memory", func() {
 	})
 
 	It("waits for a backup", func() {
-		intent := backup.Intent{ID: "a", UtilityVolume: "other", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}}
+		intent := backup.Intent{ID: "a", UtilityVolume: "other", Directory: "vm/b-1", FilePrefix: "b-",
+			Volumes: []string{"root"}}
 		g.controller(func(s *v1.VirtualMachineInstanceStatus) { s.DiskBackup = intent.Status() })
 		g.attached("dump", "uid-1", asFile)
 		Eventually(g.volume("dump")).Should(And(HavePrefix("MountedToPod"), ContainSubstring("waiting for the backup")))

@@ -102,7 +102,9 @@ func (r *Reconciler) writeMigration(
 }
 
 // readNow reads the VMI of a Pod from the API server, not from a cache.
-func (r *Reconciler) readNow(ctx context.Context, key types.NamespacedName, uid types.UID) (*v1.VirtualMachineInstance, error) {
+func (r *Reconciler) readNow(
+	ctx context.Context, key types.NamespacedName, uid types.UID,
+) (*v1.VirtualMachineInstance, error) {
 	vmi := &v1.VirtualMachineInstance{}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -205,7 +207,8 @@ func (r *Reconciler) transferOwnership(ctx context.Context, vmi *v1.VirtualMachi
 			return
 		}
 		pause := pauses.Step()
-		logger.Info("The guest is migrated, and its ownership is not transferred yet", "error", err.Error(), "retryIn", pause.String())
+		logger.Info("The guest is migrated, and its ownership is not transferred yet", "error", err.Error(), "retryIn",
+			pause.String())
 		select {
 		case <-ctx.Done():
 			return
@@ -221,7 +224,9 @@ func (r *Reconciler) transferOwnership(ctx context.Context, vmi *v1.VirtualMachi
 // recordOwnership releases the guest to the target's agent and records the target as the owner, both at once: either
 // lets the guest run. It fails as long as the owner is not recorded, and returns the VMI as it was read or written
 // last.
-func (r *Reconciler) recordOwnership(ctx context.Context, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
+func (r *Reconciler) recordOwnership(
+	ctx context.Context, vmi *v1.VirtualMachineInstance,
+) (*v1.VirtualMachineInstance, error) {
 	record, _ := vmistatus.MigrationRecord(&vmi.Status)
 	actions := protocol.DecideSource(protocol.SourceView{Record: record, Domain: protocol.SourceMigrated})
 	var release errgroup.Group
@@ -257,7 +262,8 @@ func (r *Reconciler) recordOwnership(ctx context.Context, vmi *v1.VirtualMachine
 		return vmi, nil
 	case readErr == nil:
 		vmi = now
-		if record, ok := vmistatus.MigrationRecord(&vmi.Status); !ok || record.Owner == protocol.Target || record.Failed || record.Final {
+		if record, ok := vmistatus.MigrationRecord(&vmi.Status); !ok || record.Owner == protocol.Target || record.Failed ||
+			record.Final {
 			return vmi, nil
 		}
 	}

@@ -35,14 +35,17 @@ var _ = Describe("The migration of a guest with tracked disks", func() {
 		size, _, err := overlay.ReadBitmaps(bytes.NewReader(c.launcher.Content(file)))
 		Expect(err).NotTo(HaveOccurred())
 		// A bit for each 64 KiB: less than a part.
-		changed := overlay.Bitmap{Name: "of-a", Granularity: 16, Parts: []overlay.Part{{Bits: bytes.Repeat([]byte{5}, int(size/65536+7)/8)}}}
-		ranges, err := overlay.Overlay{DiskBytes: size, DataFile: disk.Source.DataStore.Source.File.File}.AddBitmaps([]overlay.Bitmap{changed})
+		changed := overlay.Bitmap{Name: "of-a", Granularity: 16,
+			Parts: []overlay.Part{{Bits: bytes.Repeat([]byte{5}, int(size/65536+7)/8)}}}
+		ranges, err := overlay.Overlay{DiskBytes: size,
+			DataFile: disk.Source.DataStore.Source.File.File}.AddBitmaps([]overlay.Bitmap{changed})
 		Expect(err).NotTo(HaveOccurred())
 		for _, r := range ranges {
 			Expect(c.launcher.UploadAt(ctx, launcherpod.TrackedPool, file, r.At, r.Bytes)).To(Succeed())
 		}
 		c.prepare(func(target *libvirt.Launcher) {
-			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: size})
+			target.AddFile(launcherpod.DiskDir("data"),
+				hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: size})
 		})
 		return c, file
 	}

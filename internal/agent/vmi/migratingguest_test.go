@@ -50,7 +50,8 @@ var migratingGuests atomic.Int32
 func newMigratingGuest(changes ...func(*v1.VirtualMachineInstance)) *migratingGuest {
 	GinkgoHelper()
 	n := int(migratingGuests.Add(1))
-	c := &migratingGuest{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: libvirt.NewNode(), there: libvirt.NewNode()}
+	c := &migratingGuest{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: libvirt.NewNode(),
+		there: libvirt.NewNode()}
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	Expect(err).NotTo(HaveOccurred())
 	address, ok := probe.Addr().(*net.TCPAddr)
@@ -201,7 +202,8 @@ func (c *migratingGuest) restart(f **faults, a **agent, node *libvirt.Node) {
 		close(old.ended)
 	}
 	(*a).stop()
-	*f = &faults{node: old.node, ip: old.ip, port: old.port, ended: make(chan struct{}), server: old.server, client: old.client}
+	*f = &faults{node: old.node, ip: old.ip, port: old.port, ended: make(chan struct{}), server: old.server,
+		client: old.client}
 	*a = startAgentOn(old.node, node, *f)
 }
 
@@ -220,8 +222,8 @@ func (c *migratingGuest) assignMigration(changes ...func(*v1.VirtualMachineInsta
 	GinkgoHelper()
 	c.control(func(s *v1.VirtualMachineInstanceStatus) {
 		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{
-			MigrationUID: c.uid, SourceNode: c.source.node, SourcePod: c.pod.Name, TargetNode: c.target.node, TargetPod: c.targetPod.Load().Name,
-			VMIMConfigurationOptions: &v1.VMIMConfigurationOptions{},
+			MigrationUID: c.uid, SourceNode: c.source.node, SourcePod: c.pod.Name, TargetNode: c.target.node,
+			TargetPod: c.targetPod.Load().Name, VMIMConfigurationOptions: &v1.VMIMConfigurationOptions{},
 		}
 		for _, change := range changes {
 			change(s.MigrationState)
@@ -234,7 +236,8 @@ func setRunning(pod *corev1.Pod, ip string) {
 	GinkgoHelper()
 	pod.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
-		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.Now()}},
 	}
 	Expect(api.Status().Update(ctx, pod)).To(Succeed())
 }

@@ -32,7 +32,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		Expect(vmi.Status.MigrationState.TargetNodeAddress).To(Equal(c.target.ip))
 		c.sourceA.expectEvent("is migrating")
 		c.sourceA.expectEvent("migrated to node " + c.target.node)
-		c.targetA.expectEvent("Normal PreparingTarget Migration Target is listening at " + c.target.ip + ", on ports: 49152,49153")
+		c.targetA.expectEvent("Normal PreparingTarget Migration Target is listening at " + c.target.ip +
+			", on ports: 49152,49153")
 		c.targetA.expectEvent("Target Prepared")
 		By("updating what differs on the target")
 		c.targetLauncher.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
@@ -74,8 +75,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c := newMigratingGuest()
 		before := c.sourceA.writes.Load()
 		c.migrate().expectMigrated()
-		// Source: the start, and the owner unless the target was faster. Target: ready to receive, domain found, running, the owner, and
-		// what differs there.
+		// Source: the start, and the owner unless the target was faster. Target: ready to receive, domain found, running, the
+		// owner, and what differs there.
 		Expect(c.sourceA.writes.Load() - before).To(BeNumerically("<=", 3))
 		Expect(c.targetA.writes.Load()).To(BeNumerically("<=", 7))
 	})
@@ -85,7 +86,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.targetLauncher.Fail("prepare", errLost)
 		c.assignMigration()
 		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("lost"))
-		c.sourceA.expectEvent("Warning Migrated VirtualMachineInstance migration uid " + string(c.uid) + " failed. reason:Live migration failed: ")
+		c.sourceA.expectEvent("Warning Migrated VirtualMachineInstance migration uid " + string(c.uid) +
+			" failed. reason:Live migration failed: ")
 		By("migrating with the second migration")
 		c.targetLauncher.Fail("prepare", nil)
 		Expect(api.Delete(ctx, c.targetPod.Load(), client.GracePeriodSeconds(0))).To(Succeed())
@@ -113,8 +115,10 @@ var _ = Describe("A guest that is migrated to another node", func() {
 
 	// persistentEFI gives the guest persistent EFI variables, in a claim of each node.
 	persistentEFI := func(vmi *v1.VirtualMachineInstance) {
-		vmi.Spec.Domain.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{SecureBoot: new(false), Persistent: new(true)}}}
-		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "old", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}}}
+		vmi.Spec.Domain.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{SecureBoot: new(false),
+			Persistent: new(true)}}}
+		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "old",
+			PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}}}
 	}
 	moveState := func(m *v1.VirtualMachineInstanceMigrationState) {
 		m.SourcePersistentStatePVCName, m.TargetPersistentStatePVCName = "old", "new"
@@ -180,7 +184,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.control(moveData)
 		c.prepare()
 		dir := launcherpod.DiskDir("data")
-		c.targetLauncher.AddFile(dir, hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 2 << 30})
+		c.targetLauncher.AddFile(dir,
+			hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 2 << 30})
 		c.assignMigration()
 		vmi := c.expectMigrated()
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
@@ -197,7 +202,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.control(moveData)
 		c.prepare(func(target *libvirt.Launcher) {
 			target.SetFreeSpace(1 << 20)
-			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+			target.AddFile(launcherpod.DiskDir("data"),
+				hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
 		})
 		c.assignMigration()
 		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and claim "new" has room for 1048576`))
@@ -243,7 +249,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		Eventually(func() bool { return runs(c.targetLauncher) }).Should(BeTrue())
 		Eventually(func() string { return c.read().Status.NodeName }).Should(Equal(c.target.node))
 		By("not destroying the source's domain, which libvirt ends")
-		Consistently(func() hypervisor.State { return c.launcher.Snapshot().State }).WithTimeout(time.Second).Should(Equal(hypervisor.StatePaused))
+		Consistently(func() hypervisor.State { return c.launcher.Snapshot().State }).WithTimeout(time.Second).
+			Should(Equal(hypervisor.StatePaused))
 		release()
 		c.expectMigrated()
 		Expect(c.launcher.Snapshot().Reason).To(Equal("Migrated"))
@@ -302,20 +309,21 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.expectMigrated()
 	})
 
-	It("stays suspended while libvirt has the job of an agent that has ended, and is resumed on the source after that", func() {
-		c := newMigratingGuest().prepare()
-		reached, release := c.targetLauncher.Slow("finish")
-		defer release()
-		c.launcher.KeepJob()
-		c.assignMigration()
-		Eventually(reached).Should(BeClosed())
-		c.restartSource()
-		Consistently(func() bool { return runs(c.launcher) || runs(c.targetLauncher) }, "2s").Should(BeFalse())
-		Expect(c.sourceA.guests.Waiting()).To(ConsistOf(HaveField("Owner", true)))
-		c.launcher.EndJob()
-		c.expectNotMigrated()
-		Eventually(c.sourceA.guests.Waiting).Should(BeEmpty())
-	})
+	It("stays suspended while libvirt has the job of an agent that has ended, and is resumed on the source after that",
+		func() {
+			c := newMigratingGuest().prepare()
+			reached, release := c.targetLauncher.Slow("finish")
+			defer release()
+			c.launcher.KeepJob()
+			c.assignMigration()
+			Eventually(reached).Should(BeClosed())
+			c.restartSource()
+			Consistently(func() bool { return runs(c.launcher) || runs(c.targetLauncher) }, "2s").Should(BeFalse())
+			Expect(c.sourceA.guests.Waiting()).To(ConsistOf(HaveField("Owner", true)))
+			c.launcher.EndJob()
+			c.expectNotMigrated()
+			Eventually(c.sourceA.guests.Waiting).Should(BeEmpty())
+		})
 
 	It("stays paused on the target if a user paused it on the source", func() {
 		c := newMigratingGuest()
@@ -335,7 +343,8 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		defer release()
-		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.launcher.SetProgress(
+			hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.assignMigration(func(m *v1.VirtualMachineInstanceMigrationState) {
 			second := int64(1)
 			m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &second
@@ -370,10 +379,12 @@ var _ = Describe("A guest that is migrated to another node", func() {
 	It("is paused during the transfer if workload disruption is allowed", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
-		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.launcher.SetProgress(
+			hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.assignMigration(func(m *v1.VirtualMachineInstanceMigrationState) {
 			allowed, second := true, int64(3)
-			m.VMIMConfigurationOptions.AllowWorkloadDisruption, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
+			m.VMIMConfigurationOptions.AllowWorkloadDisruption, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed,
+				&second
 		})
 		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPaused))
 		Eventually(c.launcher.MaxDowntime).Should(Equal(2000 * time.Second))

@@ -33,7 +33,8 @@ func connectedGuest(networkStatus string, networks ...v1.Network) *scope {
 	pod := &corev1.Pod{}
 	pod.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": networkStatus}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.1.0.5"}}
-	return &scope{Scope: phase.Scope{VMI: vmi, Pod: pod, Domain: &hypervisor.Domain{XML: &libvirtxml.Domain{Devices: devices}}}}
+	return &scope{Scope: phase.Scope{VMI: vmi, Pod: pod,
+		Domain: &hypervisor.Domain{XML: &libvirtxml.Domain{Devices: devices}}}}
 }
 
 func podNet(name string) v1.Network {
@@ -41,14 +42,16 @@ func podNet(name string) v1.Network {
 }
 
 func multusNet(name string, isDefault bool) v1.Network {
-	return v1.Network{Name: name, NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: name, Default: isDefault}}}
+	return v1.Network{Name: name,
+		NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: name, Default: isDefault}}}
 }
 
 func TestInterfacesOfSeveralNetworks(t *testing.T) {
 	const status = `[{"name":"cluster","interface":"eth0","ips":["10.1.0.5"],"default":true},
 		{"name":"ns/blue","interface":"pod16477688c0e","ips":["192.168.7.5","fd07::5"],"mac":"02:00:00:00:00:01"},
 		{"name":"ns/red","interface":"podb1f51a511f1"}]`
-	s := connectedGuest(status, podNet("default"), multusNet("blue", false), multusNet("red", false), multusNet("green", false))
+	s := connectedGuest(status, podNet("default"), multusNet("blue", false), multusNet("red", false),
+		multusNet("green", false))
 	s.guest = &hypervisor.GuestInfo{Interfaces: []hypervisor.GuestInterface{
 		{Name: "enp2s0", MAC: "02:00:00:00:00:02", IPs: []string{"172.16.0.9"}},
 	}}

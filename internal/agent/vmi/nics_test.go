@@ -20,7 +20,8 @@ import (
 func withBlue(vmi *v1.VirtualMachineInstance) {
 	devices := &vmi.Spec.Domain.Devices
 	devices.Interfaces = append(devices.Interfaces, v1.Interface{
-		Name: "blue", MacAddress: "02:00:00:00:00:02", InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
+		Name: "blue", MacAddress: "02:00:00:00:00:02",
+		InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
 	})
 	vmi.Spec.Networks = append(vmi.Spec.Networks, v1.Network{
 		Name: "blue", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "blue"}},
@@ -127,6 +128,7 @@ var _ = Describe("The agent and an interface of a running guest", func() {
 		attachBlue(pod)
 		c.assignMigration()
 		c.expectMigrated()
-		Eventually(func() []string { return aliases(c.targetLauncher) }).Should(Equal([]string{"ua-nic-default", "ua-nic-blue"}))
+		Eventually(func() []string { return aliases(c.targetLauncher) }).
+			Should(Equal([]string{"ua-nic-default", "ua-nic-blue"}))
 	})
 })

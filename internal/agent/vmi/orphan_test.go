@@ -85,7 +85,8 @@ var _ = Describe("A guest whose Pod was removed while its node was disconnected"
 		witness.launcher.IgnoreShutdown()
 		witness.removePod()
 		Eventually(ended(witness)).Should(Equal("Destroyed"))
-		Consistently(func() hypervisor.State { return g.launcher.Snapshot().State }, "300ms").Should(Equal(hypervisor.StateRunning))
+		Consistently(func() hypervisor.State { return g.launcher.Snapshot().State }, "300ms").
+			Should(Equal(hypervisor.StateRunning))
 	})
 
 	It("is destroyed if its Pod has failed", func() {
@@ -121,7 +122,8 @@ var _ = Describe("A guest whose Pod was removed while its node was disconnected"
 		g.launcher.IgnoreShutdown()
 		a.noReads.Store(true)
 		g.removePod()
-		Consistently(func() hypervisor.State { return g.launcher.Snapshot().State }, "500ms").Should(Equal(hypervisor.StateRunning))
+		Consistently(func() hypervisor.State { return g.launcher.Snapshot().State }, "500ms").
+			Should(Equal(hypervisor.StateRunning))
 		a.noReads.Store(false)
 		Eventually(ended(g)).Should(Equal("Destroyed"))
 	})

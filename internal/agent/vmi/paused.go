@@ -43,14 +43,17 @@ type pause struct {
 var pauses = map[string]pause{
 	hypervisor.PausedByUser:  {v1.PausedByUserReason, "VMI was paused by user"},
 	hypervisor.PausedIOError: {v1.PausedIOErrorReason, messageIOError},
-	hypervisor.PausedAPIError: {v1.PausedAPIErrorReason, "VMI was paused, libvirt could not resume it after a migration, a dump or a snapshot: " +
-		"unpause it, or restart the VM"},
+	hypervisor.PausedAPIError: {v1.PausedAPIErrorReason,
+		"VMI was paused, libvirt could not resume it after a migration, a dump or a snapshot: " +
+			"unpause it, or restart the VM"},
 	hypervisor.PausedWatchdog: {v1.PausedWatchdogReason, "VMI was paused by its watchdog: unpause it, or reset it"},
 	hypervisor.PausedCrashed:  {v1.PausedCrashedReason, "VMI was paused because the guest crashed: reset it"},
-	hypervisor.PausedPostcopyFailed: {v1.PausedPostcopyFailedReason, "VMI was paused because a post-copy failed and a part of its memory " +
-		"is missing: restart the VM"},
-	hypervisor.PausedUnknown: {v1.PausedUnknownReason, "VMI was paused because QEMU stopped it for a reason that libvirt does not report, " +
-		"such as an internal error: reset it, or restart the VM"},
+	hypervisor.PausedPostcopyFailed: {v1.PausedPostcopyFailedReason,
+		"VMI was paused because a post-copy failed and a part of its memory " +
+			"is missing: restart the VM"},
+	hypervisor.PausedUnknown: {v1.PausedUnknownReason,
+		"VMI was paused because QEMU stopped it for a reason that libvirt does not report, " +
+			"such as an internal error: reset it, or restart the VM"},
 }
 
 func setPaused(s *scope, now metav1.Time) {
@@ -98,7 +101,8 @@ func isStopped(status *v1.VirtualMachineInstanceStatus) bool {
 // unrequestedPause returns the condition Paused if neither a user nor a migration has requested it, or nil. An I/O
 // error has events of its own: see addIOErrorEvents.
 func unrequestedPause(status *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineInstanceCondition {
-	return pausedFor(status, v1.PausedAPIErrorReason, v1.PausedWatchdogReason, v1.PausedCrashedReason, v1.PausedPostcopyFailedReason,
+	return pausedFor(status, v1.PausedAPIErrorReason, v1.PausedWatchdogReason, v1.PausedCrashedReason,
+		v1.PausedPostcopyFailedReason,
 		v1.PausedUnknownReason)
 }
 
@@ -127,7 +131,8 @@ type apiErrors struct {
 // where it would otherwise have resumed the guest, so no other node can run it. A migration of a later start, which
 // SourceState reports, resumes the guest itself.
 func (r *Reconciler) recoverFromAPIError(ctx context.Context, s *scope, guest apiErrorRecoverer) error {
-	if s.VMI == nil || !s.Assigned || !isPausedFor(s.Domain, hypervisor.PausedAPIError) || vmistatus.Migrating(&s.VMI.Status) {
+	if s.VMI == nil || !s.Assigned || !isPausedFor(s.Domain, hypervisor.PausedAPIError) ||
+		vmistatus.Migrating(&s.VMI.Status) {
 		return nil
 	}
 	known := pausedFor(&s.Before.Status, v1.PausedAPIErrorReason)

@@ -23,7 +23,8 @@ var _ = Describe("A guest in a post-copy", func() {
 	It("is reported as in post-copy before the switch", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
-		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.launcher.SetProgress(
+			hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.launcher.Fail("postcopy", errLost)
 		c.assignMigration(slow)
 		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPostCopy))
@@ -39,7 +40,8 @@ var _ = Describe("A guest in a post-copy", func() {
 		c.target.noPostCopy = true
 		_, release := c.launcher.Slow("perform")
 		defer release()
-		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.launcher.SetProgress(
+			hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.assignMigration(slow)
 		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("not completed after 2 seconds"))
 		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
@@ -50,7 +52,8 @@ var _ = Describe("A guest in a post-copy", func() {
 		c := newMigratingGuest().prepare()
 		_, copied := c.launcher.Slow("perform")
 		reached, release := c.targetLauncher.Slow("finish")
-		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.launcher.SetProgress(
+			hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.assignMigration(slow)
 		Eventually(c.launcher.PostCopyStarted).Should(BeTrue())
 		copied()
@@ -81,7 +84,8 @@ var _ = Describe("An agent that ends between any two actions of a migration", fu
 			if m.Failed {
 				owner = c.launcher
 			}
-			g.Expect(owner.MigrationTLS()).To(BeNil(), "certificates in the guest's Pod; source %v, target %v", c.source.executed(), c.target.executed())
+			g.Expect(owner.MigrationTLS()).To(BeNil(), "certificates in the guest's Pod; source %v, target %v",
+				c.source.executed(), c.target.executed())
 		}).Should(Succeed())
 		Expect(c.launcher.Transfers()).To(BeNumerically("<=", 1))
 	}

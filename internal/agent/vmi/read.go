@@ -65,7 +65,8 @@ func (r *Reconciler) requestOfAttachment(ctx context.Context, obj client.Object)
 		return nil
 	}
 	launcher := &corev1.Pod{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: of.Name}, launcher); err != nil || launcher.UID != of.UID {
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: of.Name}, launcher); err != nil ||
+		launcher.UID != of.UID {
 		return nil // Its own events trigger a reconciliation.
 	}
 	return requestOfPod(ctx, launcher)
@@ -120,7 +121,8 @@ func (r *Reconciler) readGuest(ctx context.Context, key types.NamespacedName, po
 // listPods lists the launcher Pods of a VMI on this node.
 func (r *Reconciler) listPods(ctx context.Context, key types.NamespacedName) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name}); err != nil {
+	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace),
+		client.MatchingFields{PodIndex: key.Name}); err != nil {
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
 	return pods.Items, nil

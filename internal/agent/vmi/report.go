@@ -171,7 +171,8 @@ func (s *scope) report() guestReport {
 		return *s.delayedReport
 	}
 	return guestReport{
-		connected: s.Domain.Active() && s.Domain.AgentConnected(), info: s.guest, credentials: s.credentials, memory: currentMemory(s.Domain),
+		connected: s.Domain.Active() && s.Domain.AgentConnected(), info: s.guest, credentials: s.credentials,
+		memory: currentMemory(s.Domain),
 	}
 }
 
@@ -184,7 +185,8 @@ type guestWriteLimit struct {
 }
 
 func newGuestWriteLimit() guestWriteLimit {
-	return guestWriteLimit{limiter: limits.NewTokenBucket(guestBurst, limits.ExponentialBackoff(guestPause, maxGuestPause))}
+	return guestWriteLimit{limiter: limits.NewTokenBucket(guestBurst,
+		limits.ExponentialBackoff(guestPause, maxGuestPause))}
 }
 
 // delay returns how long the write of a report is delayed, and the report to use until then.

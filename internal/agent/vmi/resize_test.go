@@ -27,7 +27,8 @@ import (
 // growable lets a guest have up to 4 sockets of 2 cores and 4 GiB. It starts with one socket and 1 GiB.
 func growable(vmi *v1.VirtualMachineInstance) {
 	vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1, Cores: 2, Threads: 1, MaxSockets: 4}
-	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("1Gi")), MaxGuest: ptr.To(resource.MustParse("4Gi"))}
+	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("1Gi")),
+		MaxGuest: ptr.To(resource.MustParse("4Gi"))}
 }
 
 // want changes the size in the spec, as virt-controller does.
@@ -60,7 +61,8 @@ func (g *guest) kubelet(conditions ...corev1.PodCondition) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 			Name: launcherpod.ComputeContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 		}}
-		pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending })
+		pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions,
+			func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending })
 		pod.Status.Conditions = append(pod.Status.Conditions, conditions...)
 		return api.Status().Update(ctx, pod)
 	}).Should(Succeed())
@@ -72,7 +74,8 @@ func (g *guest) reported() string {
 	if status.CurrentCPUTopology == nil || status.Memory == nil {
 		return ""
 	}
-	return fmt.Sprint(status.CurrentCPUTopology.Sockets, status.Memory.GuestAtBoot, status.Memory.GuestCurrent, status.Memory.GuestRequested)
+	return fmt.Sprint(status.CurrentCPUTopology.Sockets, status.Memory.GuestAtBoot, status.Memory.GuestCurrent,
+		status.Memory.GuestRequested)
 }
 
 var _ = Describe("The agent and a guest of another size", func() {
@@ -102,7 +105,8 @@ var _ = Describe("The agent and a guest of another size", func() {
 		Expect(g.reported()).To(Equal("1 1Gi 1Gi 1Gi"))
 
 		By("waiting for the kubelet")
-		g.kubelet(corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred})
+		g.kubelet(corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+			Reason: corev1.PodReasonDeferred})
 		g.resizePod(3, 3*gib)
 		g.settle()
 		Expect(vcpus(g)).To(BeEquivalentTo(2))
@@ -158,7 +162,9 @@ var _ = Describe("The agent and a guest of another size", func() {
 	})
 
 	It("requires a restart of a guest that an earlier version has started without room", func() {
-		g := makeGuest(growable, func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Memory.MaxGuest = vmi.Spec.Domain.Memory.Guest }).schedule(launchers)
+		g := makeGuest(growable,
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Memory.MaxGuest = vmi.Spec.Domain.Memory.Guest }).schedule(
+			launchers)
 		g.kubelet()
 		g.assign().expectPhase(v1.Running)
 		vmi := g.read()

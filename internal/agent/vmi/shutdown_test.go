@@ -38,7 +38,8 @@ var _ = Describe("Shutting a guest down", func() {
 
 	It("records each event once and in order also if writes of the status are rejected", func() {
 		refuse := func(context.Context) error {
-			return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), "vm", errors.New("changed"))
+			return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), "vm",
+				errors.New("changed"))
 		}
 		a.beforeWrite.Store(&refuse)
 		g := makeGuest().schedule(launchers).assign()

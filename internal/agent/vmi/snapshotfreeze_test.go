@@ -67,7 +67,8 @@ var _ = Describe("The freeze of a snapshot", func() {
 		expectStage("a", v1.SnapshotFreezeFrozen)
 		Expect(g.launcher.IsFrozen()).To(BeTrue())
 		Eventually(fsFreezeStatus).Should(Equal("frozen"))
-		Eventually(first.guests.Waiting).Should(ConsistOf(HaveField("Thaw", BeTemporally("~", time.Now().Add(time.Hour), time.Minute))))
+		Eventually(first.guests.Waiting).Should(
+			ConsistOf(HaveField("Thaw", BeTemporally("~", time.Now().Add(time.Hour), time.Minute))))
 		want("a", time.Hour, freeze.Release)
 		Expect(expectStage("a", v1.SnapshotFreezeThawed).Kept).To(BeTrue())
 		Expect(g.launcher.IsFrozen()).To(BeFalse())

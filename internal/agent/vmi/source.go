@@ -100,7 +100,8 @@ func (r *Reconciler) doSource(ctx context.Context, s *scope, action protocol.Act
 		s.Event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is migrating.")
 		r.transfers.Forget(s.cache.sent.migration)
 		s.cache.sent.migration = s.Before.Status.MigrationState.MigrationUID
-		r.transfers.StartTransfer(s.Before, hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, podspec.ImageDigests(s.Pod), s.connection)
+		r.transfers.StartTransfer(s.Before, hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, podspec.ImageDigests(s.Pod),
+			s.connection)
 		return nil
 	case protocol.Cancel:
 		return r.cancelTransfer(ctx, s, transfer)
@@ -183,7 +184,8 @@ func (r *Reconciler) recordFailure(ctx context.Context, s *scope, transfer *migr
 		return err
 	}
 	// KubeVirt's text.
-	s.Event(corev1.EventTypeWarning, v1.Migrated.String(), fmt.Sprintf("VirtualMachineInstance migration uid %s failed. reason:%s", uid, why))
+	s.Event(corev1.EventTypeWarning, v1.Migrated.String(),
+		fmt.Sprintf("VirtualMachineInstance migration uid %s failed. reason:%s", uid, why))
 	r.transfers.Forget(uid)
 	return s.ReadDomain(ctx, s.connection)
 }

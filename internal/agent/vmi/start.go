@@ -300,7 +300,8 @@ func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("check whether the VMI still exists: %w", err)
 	}
-	if err != nil || vmi.UID != s.VMI.UID || vmi.DeletionTimestamp != nil || pod.UID != s.Pod.UID || pod.DeletionTimestamp != nil {
+	if err != nil || vmi.UID != s.VMI.UID || vmi.DeletionTimestamp != nil || pod.UID != s.Pod.UID ||
+		pod.DeletionTimestamp != nil {
 		return &outcome.Wait{Reason: "the deletion to be observed"}
 	}
 	return nil
@@ -364,8 +365,10 @@ func (s *scope) checkState(ctx context.Context, launcher stateChecker, definitio
 	}
 	err := launcher.CheckState(ctx, files)
 	if errors.Is(err, hypervisor.ErrStateDamaged) {
-		return &outcome.Retry{Reason: ReasonStateDamaged, After: stateRetry, Err: fmt.Errorf("PersistentVolumeClaim %s: %w: restore the claim from a backup, "+
-			"or stop the VirtualMachine and delete the claim to start with an empty TPM and new EFI variables", podspec.StateClaim(s.Pod), err)}
+		return &outcome.Retry{Reason: ReasonStateDamaged, After: stateRetry,
+			Err: fmt.Errorf("PersistentVolumeClaim %s: %w: restore the claim from a backup, "+
+				"or stop the VirtualMachine and delete the claim to start with an empty TPM and new EFI variables",
+				podspec.StateClaim(s.Pod), err)}
 	}
 	if err != nil {
 		return fmt.Errorf("check the persistent state: %w", phase.FromConnection(err))

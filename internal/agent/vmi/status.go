@@ -127,7 +127,8 @@ func (s *scope) inTransition() bool { return s.settling || s.Domain.Transient() 
 // memory too fast.
 func (s *scope) pausedForTransfer() bool {
 	m := s.VMI.Status.MigrationState
-	return s.Domain.Transient() && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.VMI.Status.NodeName
+	return s.Domain.Transient() && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) &&
+		m.SourceNode == s.VMI.Status.NodeName
 }
 
 func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestReport, now metav1.Time) {
@@ -142,7 +143,8 @@ func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestRepo
 
 // setSynchronized sets the condition Synchronized to what prevents the agent from satisfying the spec, or removes it.
 func setSynchronized(s *scope, phaseErr error, now metav1.Time) {
-	condition := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse}
+	condition := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceSynchronized,
+		Status: corev1.ConditionFalse}
 	var lost *phase.UnreachableError
 	switch failed := phase.Failures(phaseErr); {
 	case errors.As(phaseErr, &lost):
@@ -207,7 +209,9 @@ func currentMemory(d *hypervisor.Domain) *resource.Quantity {
 }
 
 // setMemory sets how much memory the guest had at boot, has now, and may have.
-func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *hypervisor.Domain, report guestReport) {
+func setMemory(
+	status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *hypervisor.Domain, report guestReport,
+) {
 	if d.XML.Memory == nil {
 		return
 	}

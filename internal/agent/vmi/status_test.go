@@ -52,7 +52,8 @@ func domainIn(state hypervisor.State, reason string) func(*scope) {
 
 func podCondition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason string) func(*scope) {
 	return func(s *scope) {
-		s.Pod.Status.Conditions = append(s.Pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason})
+		s.Pod.Status.Conditions = append(s.Pod.Status.Conditions,
+			corev1.PodCondition{Type: kind, Status: status, Reason: reason})
 	}
 }
 
@@ -61,7 +62,8 @@ func noPodConditions(s *scope) { s.Pod.Status.Conditions = nil }
 func migrating(mode v1.MigrationMode) func(*scope) {
 	return func(s *scope) {
 		s.VMI.Status.NodeName = "here"
-		s.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "here", TargetNode: "there", Mode: mode}
+		s.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "here", TargetNode: "there",
+			Mode: mode}
 	}
 }
 
@@ -77,7 +79,8 @@ func podDeleted(s *scope) { s.Pod.DeletionTimestamp = &metav1.Time{Time: s.Now} 
 
 func nodeLost(s *scope) {
 	s.VMI.Status.Conditions = append(s.VMI.Status.Conditions, v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
+		Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue,
+		Reason: v1.VirtualMachineInstanceReasonNodeLost,
 	})
 }
 
@@ -300,12 +303,14 @@ func TestMigratable(t *testing.T) {
 		{"a ReadWriteOnce claim that is migrated", []mutate{claim(corev1.ReadWriteOnce), migrated}, "True ", "True ", v1.BlockMigration},
 		{"a volume that is to be plugged", []mutate{plugged()}, "True ", "True ", v1.LiveMigration},
 		{
-			"a volume that is to be plugged without a claim", []mutate{plugged(v1.VolumeStatus{Name: "v", HotplugVolume: &v1.HotplugVolumeStatus{}})},
+			"a volume that is to be plugged without a claim",
+			[]mutate{plugged(v1.VolumeStatus{Name: "v", HotplugVolume: &v1.HotplugVolumeStatus{}})},
 			"True ", "True ", v1.LiveMigration,
 		},
 		{
 			"a plugged ReadWriteOnce claim", []mutate{plugged(v1.VolumeStatus{
-				Name: "v", HotplugVolume: &v1.HotplugVolumeStatus{}, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "c"},
+				Name: "v", HotplugVolume: &v1.HotplugVolumeStatus{},
+				PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "c"},
 			})}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration,
 		},
 		{"a hotpluggable claim of the Pod that is not known", []mutate{plugged(v1.VolumeStatus{Name: "v"})}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},

@@ -220,7 +220,8 @@ func (r *Reconciler) Recheck(ctx context.Context) error {
 		return nil
 	}
 	pods := &corev1.PodList{}
-	err := r.APIReader.List(ctx, pods, client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}, client.MatchingFields{"spec.nodeName": r.Node})
+	err := r.APIReader.List(ctx, pods, client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue},
+		client.MatchingFields{"spec.nodeName": r.Node})
 	if err != nil {
 		return fmt.Errorf("list the launcher Pods of the node: %w", err)
 	}
@@ -268,7 +269,8 @@ func (r *Reconciler) destroyOrphan(ctx context.Context, guest orphanStopper, uid
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("check whether launcher Pod %s still exists: %w", cache.pod, err)
 	}
-	log.FromContext(ctx).Info("Destroying the guest of a launcher Pod that does not exist any more", "pod", cache.pod, "uid", uid)
+	log.FromContext(ctx).Info("Destroying the guest of a launcher Pod that does not exist any more", "pod", cache.pod,
+		"uid", uid)
 	err = guest.Destroy(ctx, domainName(cache.key))
 	if errors.Is(err, hypervisor.ErrNoDomain) || errors.Is(err, hypervisor.ErrUnreachable) {
 		return nil

@@ -28,7 +28,8 @@ func TestStreamAddress(t *testing.T) {
 		"migration network without an address": {v1.Migration, `[{"interface":"eth0","ips":["10.0.0.1"]}]`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"k8s.v1.cni.cncf.io/network-status": tc.status}}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Annotations: map[string]string{"k8s.v1.cni.cncf.io/network-status": tc.status}}}
 			pod.Status.PodIP = "10.0.0.1"
 			got, err := streamAddress(pod, &v1.VirtualMachineInstanceMigrationState{MigrationNetworkType: tc.network})
 			var terminal *outcome.Terminal

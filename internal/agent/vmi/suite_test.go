@@ -171,7 +171,8 @@ func startAgent(launchers *libvirt.Node) *agent {
 func startAgentOn(node string, launchers *libvirt.Node, f *faults) *agent {
 	GinkgoHelper()
 	a := &agent{
-		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000), faults: f,
+		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000),
+		faults: f,
 	}
 	mgr, err := ctrl.NewManager(rights.Handler.ImpersonateOn(apiServer, node), ctrl.Options{
 		Scheme:  scheme,
@@ -193,7 +194,8 @@ func startAgentOn(node string, launchers *libvirt.Node, f *faults) *agent {
 	sent, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-handler", Host: node})
 	Expect(err).NotTo(HaveOccurred())
 	guests := agentvmi.New(agentvmi.Options{
-		Client: a.counting(mgr.GetClient()), APIReader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
+		Client: a.counting(mgr.GetClient()), APIReader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node,
+		Facts:       facts.Node{Arch: "amd64"},
 		Connections: connections{launchers, f}, Responses: hypervisor.NewResponseBudget(), Networks: a.networks,
 		Address: f.address(), Peer: f.peers(), Targets: targets, Enqueue: triggers.Enqueue,
 		Content:  func(pod types.UID) media.Content { return podContent(pod) },
@@ -271,7 +273,9 @@ type readingClient struct {
 	agent *agent
 }
 
-func (c *readingClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+func (c *readingClient) Get(
+	ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption,
+) error {
 	if c.agent.noReads.Load() || c.agent.faults.disconnected() {
 		return errDisconnected
 	}

@@ -72,7 +72,9 @@ func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.Virtua
 }
 
 // doTarget carries out the target's actions, and returns the state of the guest after them.
-func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) (protocol.TargetDomain, error) {
+func (r *Reconciler) doTarget(
+	ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance,
+) (protocol.TargetDomain, error) {
 	state, err := r.targetState(ctx, s)
 	if err != nil {
 		return state, err
@@ -81,7 +83,8 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 	uid := vmi.Status.MigrationState.MigrationUID
 	// The second iteration takes ownership of a guest that the first one resumed.
 	for range 2 {
-		actions := protocol.DecideTarget(protocol.TargetView{Record: record, Domain: state, Released: r.Targets.IsReleased(uid)})
+		actions := protocol.DecideTarget(
+			protocol.TargetView{Record: record, Domain: state, Released: r.Targets.IsReleased(uid)})
 		s.undecided = state == protocol.TargetComplete && len(actions) == 0
 		for _, action := range actions {
 			switch action {
@@ -196,16 +199,17 @@ func (r *Reconciler) prepareTarget(ctx context.Context, s *scope) error {
 		return fmt.Errorf("write the domain's XML: %w", err)
 	}
 	r.Targets.Put(state.MigrationUID, peer.Target{
-		Pod: hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, Address: address, Domain: text, Digests: podspec.ImageDigests(s.Pod),
-		Plain: migrate.IsPlain(state.VMIMConfigurationOptions),
+		Pod: hypervisor.PodRef{UID: s.Pod.UID, VMI: s.Key}, Address: address, Domain: text,
+		Digests: podspec.ImageDigests(s.Pod), Plain: migrate.IsPlain(state.VMIMConfigurationOptions),
 	})
 	s.cache.received.migration = state.MigrationUID
 	if err := r.publishTarget(ctx, s); err != nil {
 		return err
 	}
 	if !published {
-		s.Event(corev1.EventTypeNormal, v1.PreparingTarget.String(), fmt.Sprintf("Migration Target is listening at %s, on ports: %d,%d",
-			r.Address, hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort))
+		s.Event(corev1.EventTypeNormal, v1.PreparingTarget.String(),
+			fmt.Sprintf("Migration Target is listening at %s, on ports: %d,%d",
+				r.Address, hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort))
 		s.Event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
 	}
 	return &outcome.Wait{Reason: "the guest to be sent"}
@@ -223,8 +227,10 @@ func streamAddress(pod *corev1.Pod, state *v1.VirtualMachineInstanceMigrationSta
 		return ips[0], nil
 	}
 	// Multus writes the address before the Pod runs.
-	return "", &outcome.Terminal{Reason: ReasonMissingPodInterface, Err: fmt.Errorf("launcher Pod %s has no address on interface %s: "+
-		"check the NetworkAttachmentDefinition that configuration.migrations.network of the KubeVirt object names", pod.Name, v1.MigrationInterfaceName)}
+	return "", &outcome.Terminal{Reason: ReasonMissingPodInterface,
+		Err: fmt.Errorf("launcher Pod %s has no address on interface %s: "+
+			"check the NetworkAttachmentDefinition that configuration.migrations.network of the KubeVirt object names", pod.Name,
+			v1.MigrationInterfaceName)}
 }
 
 // publishTarget writes the agent's address for the source's agent.
@@ -283,7 +289,8 @@ func (r *Reconciler) RunReleased(ctx context.Context, key types.NamespacedName, 
 		return 0, err
 	}
 	record, _ := vmistatus.MigrationRecord(&vmi.Status)
-	switch actions := protocol.DecideTarget(protocol.TargetView{Record: record, Domain: state, Released: r.Targets.IsReleased(uid)}); {
+	switch actions := protocol.DecideTarget(
+		protocol.TargetView{Record: record, Domain: state, Released: r.Targets.IsReleased(uid)}); {
 	case state == protocol.TargetRunning:
 		return r.runningFor(s), nil
 	case slices.Contains(actions, protocol.Run) && vmi.Status.MigrationState.TargetNodeDomainReadyTimestamp == nil:

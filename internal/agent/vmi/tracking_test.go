@@ -46,7 +46,8 @@ var _ = Describe("Tracking of changed blocks", func() {
 				s.ChangedBlockTracking = &v1.ChangedBlockTrackingStatus{State: state}
 			})
 		}
-		g.launcher.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: "disk.img", Format: format, Capacity: 945 * mib})
+		g.launcher.AddFile(launcherpod.DiskDir("data"),
+			hypervisor.Volume{Name: "disk.img", Format: format, Capacity: 945 * mib})
 		g.launcher.SetDiskSizes(map[string]uint64{"vda": mib, "vdb": mib, "vdc": 945 * mib})
 		g.assign().expectPhase(v1.Running)
 		return g
@@ -122,7 +123,8 @@ var _ = Describe("Tracking of changed blocks", func() {
 		backUp := func(id, since string, volumes ...string) *v1.DiskBackupRecord {
 			GinkgoHelper()
 			intent := &backup.Intent{
-				ID: id, UtilityVolume: "target", Directory: "vm/" + id, FilePrefix: "b-", Volumes: volumes, Checkpoint: "of-" + id, Since: since,
+				ID: id, UtilityVolume: "target", Directory: "vm/" + id, FilePrefix: "b-", Volumes: volumes, Checkpoint: "of-" + id,
+				Since: since,
 			}
 			if since != "" {
 				intent.Kept = []string{since}
@@ -143,16 +145,19 @@ var _ = Describe("Tracking of changed blocks", func() {
 			g.launcher.EndBackup("")
 			return begun(v1.DiskBackupSucceeded)
 		}
-		Expect(backUp("a", "", "data")).To(And(HaveField("Checkpoint", "of-a"), HaveField("Since", ""), HaveField("FullBecause", "")))
+		Expect(backUp("a", "", "data")).To(
+			And(HaveField("Checkpoint", "of-a"), HaveField("Since", ""), HaveField("FullBecause", "")))
 		Expect(backUp("b", "of-a", "data")).To(And(HaveField("Checkpoint", "of-b"), HaveField("Since", "of-a")))
 		Expect(g.launcher.LastBackup().Since).To(Equal("of-a"))
 		Expect(backUp("c", "of-b", "data")).To(HaveField("Since", "of-b"))
 		By("deleting checkpoints that no backup starts from")
-		Expect(g.launcher.Checkpoints(ctx, g.launcher.Snapshot().XML.Name)).To(ConsistOf(HaveField("Name", "of-b"), HaveField("Name", "of-c")))
+		Expect(g.launcher.Checkpoints(ctx, g.launcher.Snapshot().XML.Name)).
+			To(ConsistOf(HaveField("Name", "of-b"), HaveField("Name", "of-c")))
 
 		By("after a migration, with bitmaps that libvirt does not know")
 		g.launcher.KeepBitmaps()
-		Expect(backUp("m", "of-c", "data")).To(And(HaveField("Checkpoint", "of-m"), HaveField("Since", "of-c"), HaveField("FullBecause", "")))
+		Expect(backUp("m", "of-c", "data")).To(
+			And(HaveField("Checkpoint", "of-m"), HaveField("Since", "of-c"), HaveField("FullBecause", "")))
 		Expect(backUp("c", "of-m", "data")).To(HaveField("Since", "of-m"))
 
 		By("after the guest has lost its checkpoints")

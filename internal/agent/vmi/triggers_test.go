@@ -16,8 +16,8 @@ import (
 	agentvmi "github.com/vireo-project/vireo/internal/agent/vmi"
 )
 
-// TestTriggersNeverBlock reports events as libvirt's event loop does, before the controller starts and while it takes nothing
-// from its queue. No call may block, every VMI must be in the queue, and only once.
+// TestTriggersNeverBlock reports events as libvirt's event loop does, before the controller starts and while it takes
+// nothing from its queue. No call may block, every VMI must be in the queue, and only once.
 func TestTriggersNeverBlock(t *testing.T) {
 	const vmis, eventsOfEach = 100, 1000
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -56,7 +56,8 @@ func TestTriggersNeverBlock(t *testing.T) {
 	}
 }
 
-// TestTriggersAreLevelTriggered checks that an event that arrives while its VMI is reconciled causes one more reconcile.
+// TestTriggersAreLevelTriggered checks that an event that arrives while its VMI is reconciled causes one more
+// reconcile.
 func TestTriggersAreLevelTriggered(t *testing.T) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()

@@ -28,10 +28,12 @@ const node = "node1"
 
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: name, Labels: map[string]string{"kubevirt.io": "virt-handler"}},
-		Spec:       corev1.PodSpec{NodeName: node},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: name,
+			Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec: corev1.PodSpec{NodeName: node},
 		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, PodIP: name, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			Phase: corev1.PodRunning, PodIP: name,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 		},
 	}
 	for _, c := range change {
@@ -42,7 +44,8 @@ func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 
 func reader(pods ...client.Object) client.Reader {
 	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+		WithIndex(&corev1.Pod{}, "spec.nodeName",
+			func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
 }
 
 func TestAddressOfTheReadyAgent(t *testing.T) {
@@ -70,12 +73,14 @@ func TestAddressOfTheReadyAgent(t *testing.T) {
 			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Namespace = "tenant" })}, why: "no virt-handler Pod",
 		},
 		"another component's": {
-			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })}, why: "no virt-handler Pod",
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })},
+			why:  "no virt-handler Pod",
 		},
 	} {
 		got, err := finder{reader(tc.pods...), "kubevirt"}.address(t.Context(), node)
 		var noAgent *noAgentError
-		if got != tc.want || (tc.why != "") != errors.As(err, &noAgent) || tc.why != "" && !strings.Contains(noAgent.reason, tc.why) {
+		if got != tc.want || (tc.why != "") != errors.As(err, &noAgent) ||
+			tc.why != "" && !strings.Contains(noAgent.reason, tc.why) {
 			t.Errorf("%s: got %q %v, want %q %q", name, got, err, tc.want, tc.why)
 		}
 	}
@@ -88,7 +93,8 @@ func newClient(a *fakeagent.Agent, tlsConfig func(string) (*tls.Config, error)) 
 }
 
 func pause() Request {
-	return Request{VMIRef: VMIRef{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "1", Node: node}, Verb: "pause"}
+	return Request{VMIRef: VMIRef{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "1", Node: node},
+		Verb: "pause"}
 }
 
 func TestBothSidesVerifyCertificates(t *testing.T) {
@@ -119,7 +125,8 @@ func TestBothSidesVerifyCertificates(t *testing.T) {
 			}
 			continue
 		}
-		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "node node1") {
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(err.Error(), "node node1") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
@@ -172,7 +179,8 @@ func TestAnAgentWhoseAddressIsGone(t *testing.T) {
 	} {
 		c := New(Options{Pods: tc.pods, Namespace: "kubevirt", Port: a.Port, TLS: a.Authority.Client(t)})
 		err := c.Put(t.Context(), pause())
-		if tc.want == "" && err != nil || tc.want != "" && (!apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want)) {
+		if tc.want == "" && err != nil ||
+			tc.want != "" && (!apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
@@ -187,8 +195,10 @@ func TestTheWaitForAnAgentEnds(t *testing.T) {
 		"no Pod":        {reader(), "node node1 has no running agent: there is no virt-handler Pod"},
 		"not listening": {reader(pod("a", func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.2" })), "connection refused"},
 	} {
-		c := New(Options{Pods: tc.pods, Namespace: "kubevirt", Port: a.Port, ReplaceTimeout: time.Millisecond, TLS: a.Authority.Client(t)})
-		if err := c.Put(t.Context(), pause()); !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) {
+		c := New(Options{Pods: tc.pods, Namespace: "kubevirt", Port: a.Port, ReplaceTimeout: time.Millisecond,
+			TLS: a.Authority.Client(t)})
+		if err := c.Put(t.Context(), pause()); !apierrors.IsServiceUnavailable(err) ||
+			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
@@ -227,16 +237,19 @@ func TestErrorResponsesAreSanitized(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got := status.ErrStatus
-		if got.Code != tc.wantCode || got.Reason != tc.wantReason || !strings.HasSuffix(got.Message, tc.wantText) || got.Details != nil {
+		if got.Code != tc.wantCode || got.Reason != tc.wantReason || !strings.HasSuffix(got.Message, tc.wantText) ||
+			got.Details != nil {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}
 }
 
 func TestRetryAfterIsForwarded(t *testing.T) {
-	for header, want := range map[string]int32{"5": 5, "86400": maxRetryAfter, "-1": 0, "Mon, 02 Jan 2006 15:04:05 GMT": 0, "": 0} {
+	for header, want := range map[string]int32{"5": 5, "86400": maxRetryAfter, "-1": 0, "Mon, 02 Jan 2006 15:04:05 GMT": 0,
+		"": 0} {
 		response := &http.Response{
-			StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {header}}, Body: io.NopCloser(strings.NewReader("")),
+			StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {header}},
+			Body: io.NopCloser(strings.NewReader("")),
 		}
 		var status *apierrors.StatusError
 		if err := responseError(response, node); !errors.As(err, &status) {

@@ -154,7 +154,8 @@ func (c *Client) collect(ctx context.Context, request v1.ClusterProfilerRequest)
 func (c *Client) page(ctx context.Context, request v1.ClusterProfilerRequest) ([]corev1.Pod, string, error) {
 	selector, err := labels.Parse(request.LabelSelector)
 	if err != nil {
-		return nil, "", apierrors.NewBadRequest(fmt.Sprintf("Internal error while looking up component pods for profiling: %v", err))
+		return nil, "", apierrors.NewBadRequest(
+			fmt.Sprintf("Internal error while looking up component pods for profiling: %v", err))
 	}
 	requirements, _ := components.Requirements()
 	selector = selector.Add(requirements...)

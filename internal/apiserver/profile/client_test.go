@@ -68,10 +68,12 @@ func (w *world) pod(component, name string, respond http.HandlerFunc, change ...
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1.AppLabel: component}},
 		Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{
-			Name: component, Ports: []corev1.ContainerPort{{Name: "health", ContainerPort: 1}, {Name: ports[component], ContainerPort: int32(port)}},
+			Name: component, Ports: []corev1.ContainerPort{{Name: "health", ContainerPort: 1},
+				{Name: ports[component], ContainerPort: int32(port)}},
 		}}},
 		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, PodIP: "127.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			Phase: corev1.PodRunning, PodIP: "127.0.0.1",
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 		},
 	}
 	for _, c := range change {
@@ -85,7 +87,8 @@ func (w *world) client() *Client {
 	return &Client{
 		Pods: fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(w.pods...).Build(), Namespace: namespace,
 		TLS: func(component, _ string) (*tls.Config, error) {
-			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.ca.Pool(), Certificates: []tls.Certificate{own}, ServerName: component}, nil
+			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.ca.Pool(), Certificates: []tls.Certificate{own},
+				ServerName: component}, nil
 		},
 	}
 }
@@ -177,7 +180,8 @@ func TestDump(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got.ComponentResults["api"].PprofData) != 2 || string(got.ComponentResults["api"].PprofData["cpu.pprof"]) != "cpu" {
+	if len(got.ComponentResults["api"].PprofData) != 2 ||
+		string(got.ComponentResults["api"].PprofData["cpu.pprof"]) != "cpu" {
 		t.Errorf("api: %v", got.ComponentResults["api"])
 	}
 	if data := got.ComponentResults["handler"].PprofData; len(data) != 1 || string(data["heap.pprof"]) != "heap" {
@@ -226,7 +230,8 @@ func TestAnotherComponentsCertificateIsRejected(t *testing.T) {
 	w.pod(Handler, "handler", ok, func(p *corev1.Pod) {
 		p.Labels[v1.AppLabel], p.Spec.Containers[0].Ports[1].Name = Controller, ports[Controller]
 	})
-	if err := w.client().Start(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate is valid for virt-handler, not virt-controller") {
+	if err := w.client().Start(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "certificate is valid for virt-handler, not virt-controller") {
 		t.Errorf("got %v", err)
 	}
 	w.expectCalls()

@@ -31,7 +31,8 @@ func TestDiscoveryFitsIntoOneChunk(t *testing.T) {
 	if err := addDiscovery(mux, (&subresource.API{}).Verbs(nil)); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/apis", "/apis/subresources.kubevirt.io", "/apis/subresources.kubevirt.io/v1", "/apis/subresources.kubevirt.io/v1/"} {
+	for _, path := range []string{"/apis", "/apis/subresources.kubevirt.io", "/apis/subresources.kubevirt.io/v1",
+		"/apis/subresources.kubevirt.io/v1/"} {
 		get := func(encoding string) *httptest.ResponseRecorder {
 			t.Helper()
 			request := httptest.NewRequest(http.MethodGet, path, nil)
@@ -86,12 +87,13 @@ func TestHealthNeedsNoAuthorization(t *testing.T) {
 
 // newRequest returns a request of a user.
 func newRequest(verb, name string) *http.Request {
-	r := httptest.NewRequest(http.MethodPut, "/apis/subresources.kubevirt.io/v1/namespaces/ns/virtualmachineinstances/vm/"+verb, nil)
+	r := httptest.NewRequest(http.MethodPut,
+		"/apis/subresources.kubevirt.io/v1/namespaces/ns/virtualmachineinstances/vm/"+verb, nil)
 	return r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: name}))
 }
 
-// TestConcurrencyLimitOfATenant: the service accounts of one namespace freeze guests that do not respond, and reach their limit.
-// Others are still served.
+// TestConcurrencyLimitOfATenant: the service accounts of one namespace freeze guests that do not respond, and reach
+// their limit. Others are still served.
 func TestConcurrencyLimitOfATenant(t *testing.T) {
 	started, unblock := make(chan struct{}), make(chan struct{})
 	verb := func(name string, do func(http.ResponseWriter, *http.Request) error) subresource.Verb {
@@ -113,7 +115,8 @@ func TestConcurrencyLimitOfATenant(t *testing.T) {
 	for i := range maxMutatingInFlight {
 		hanging.Go(func() {
 			w := httptest.NewRecorder()
-			if mux.ServeHTTP(w, newRequest("freeze", fmt.Sprintf("system:serviceaccount:tenant:%d", i))); w.Code != http.StatusOK {
+			if mux.ServeHTTP(w, newRequest("freeze",
+				fmt.Sprintf("system:serviceaccount:tenant:%d", i))); w.Code != http.StatusOK {
 				rejected <- w
 			}
 		})

@@ -21,7 +21,8 @@ type served struct {
 	namespace, name string
 }
 
-// recordingHandler serves the verbs of the API with handlers that record the request, and returns the resolver of the same verbs.
+// recordingHandler serves the verbs of the API with handlers that record the request, and returns the resolver of the
+// same verbs.
 func recordingHandler(f *testing.F, into *served) (http.Handler, *resolver) {
 	f.Helper()
 	verbs := (&subresource.API{}).Verbs(nil)
@@ -39,17 +40,21 @@ func recordingHandler(f *testing.F, into *served) (http.Handler, *resolver) {
 	return handler, newResolver(verbs)
 }
 
-// FuzzResolver checks that a request is served by the verb, and for the object, that it was authorized for. A path that routing
-// and authorization parse differently would bypass authorization.
+// FuzzResolver checks that a request is served by the verb, and for the object, that it was authorized for. A path that
+// routing and authorization parse differently would bypass authorization.
 func FuzzResolver(f *testing.F) {
 	var got served
 	handler, resolve := recordingHandler(f, &got)
 	const group = "/apis/subresources.kubevirt.io/v1/"
 	for _, path := range []string{
-		"version", "namespaces/ns/expand-vm-spec", "namespaces/ns/virtualmachines/vm/start", "namespaces/ns/virtualmachineinstances/vm/console",
-		"namespaces/ns/virtualmachineinstances/vm/vnc/screenshot", "namespaces/ns/virtualmachineinstances/vm/portforward/22/tcp",
-		"namespaces/ns/virtualmachineinstances/vm%2Fconsole/pause", "namespaces/ns/virtualmachineinstances/vm/sev/fetchcertchain",
-		"namespaces/ns/../other/virtualmachineinstances//vm/console", "watch/namespaces/ns/virtualmachineinstances/vm/console",
+		"version", "namespaces/ns/expand-vm-spec", "namespaces/ns/virtualmachines/vm/start",
+		"namespaces/ns/virtualmachineinstances/vm/console",
+		"namespaces/ns/virtualmachineinstances/vm/vnc/screenshot",
+		"namespaces/ns/virtualmachineinstances/vm/portforward/22/tcp",
+		"namespaces/ns/virtualmachineinstances/vm%2Fconsole/pause",
+		"namespaces/ns/virtualmachineinstances/vm/sev/fetchcertchain",
+		"namespaces/ns/../other/virtualmachineinstances//vm/console",
+		"watch/namespaces/ns/virtualmachineinstances/vm/console",
 	} {
 		f.Add(http.MethodGet, group+path)
 		f.Add(http.MethodPut, group+path)
@@ -74,9 +79,11 @@ func FuzzResolver(f *testing.F) {
 		if resource == "" {
 			resource, name = got.verb.Name, ""
 		}
-		if !info.IsResourceRequest || info.APIGroup != subresource.GroupName || info.Resource != resource || info.Subresource != name ||
+		if !info.IsResourceRequest || info.APIGroup != subresource.GroupName || info.Resource != resource ||
+			info.Subresource != name ||
 			info.Namespace != got.namespace || info.Name != got.name {
-			t.Errorf("%s %s is served by %s of %q/%q, and authorized as %+v", method, target, got.verb.RBACName(), got.namespace, got.name, *info)
+			t.Errorf("%s %s is served by %s of %q/%q, and authorized as %+v", method, target, got.verb.RBACName(), got.namespace,
+				got.name, *info)
 		}
 		want := map[string]string{http.MethodGet: "get", http.MethodPut: "update"}[got.verb.Method]
 		if got.verb.Resource == "" && got.verb.Method == http.MethodGet {

@@ -19,7 +19,8 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 )
 
-// memoryForConnections is what the connections of clients that have not authenticated may take of virt-api's memory limit of 1 GiB.
+// memoryForConnections is what the connections of clients that have not authenticated may take of virt-api's memory
+// limit of 1 GiB.
 const memoryForConnections = 512 << 20
 
 // frame returns the first bytes of an HTTP/2 frame of a length, and its payload, which may be shorter.
@@ -28,13 +29,15 @@ func frame(kind, flags byte, length int, payload []byte) []byte {
 	return append(append(head, flags, 0, 0, 0, 1), payload...)
 }
 
-// Clients that nobody has authenticated, and that do not end their requests, leave memory for others however many connections they have.
+// Clients that nobody has authenticated, and that do not end their requests, leave memory for others however many
+// connections they have.
 func TestUnfinishedRequestsTakeLittleMemory(t *testing.T) {
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	h2 := func(parts ...[]byte) []byte {
 		return slices.Concat(append([][]byte{[]byte(preface), {0, 0, 0, 4, 0, 0, 0, 0, 0}}, parts...)...)
 	}
-	// Just less than what is refused. A field of HTTP/2 counts 32 bytes besides its name and value. The decoder keeps both as strings.
+	// Just less than what is refused. A field of HTTP/2 counts 32 bytes besides its name and value. The decoder keeps both
+	// as strings.
 	const most, perFrame = maxHeaderBytes * 9 / 10, 2000
 	fields := bytes.Repeat([]byte{0, 1, 'x', 0}, perFrame)
 	headers := [][]byte{frame(1, 0, len(fields), fields)}
@@ -87,7 +90,8 @@ func serveTLS(t *testing.T, handler http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newHTTPServer(handler, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}})
+	server := newHTTPServer(handler,
+		&tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}})
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

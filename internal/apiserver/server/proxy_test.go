@@ -14,8 +14,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// startAsAdmin sends a request to start a VM with the front proxy's headers of an administrator and with client certificates. It
-// returns the response code.
+// startAsAdmin sends a request to start a VM with the front proxy's headers of an administrator and with client
+// certificates. It returns the response code.
 func startAsAdmin(vm string, certificates ...tls.Certificate) int {
 	GinkgoHelper()
 	pool := x509.NewCertPool()

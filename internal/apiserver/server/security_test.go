@@ -44,7 +44,8 @@ func (c proxyClient) get(path string) int {
 // do sends a request for a verb of an object that does not exist, and returns the response code.
 func (c proxyClient) do(v subresource.Verb, version, user string, groups ...string) int {
 	GinkgoHelper()
-	path := strings.NewReplacer("{namespace}", "default", "{name}", "nobodys", "{port}", "22", "{protocol}", "tcp").Replace(v.Path(version))
+	path := strings.NewReplacer("{namespace}", "default", "{name}", "nobodys", "{port}", "22", "{protocol}",
+		"tcp").Replace(v.Path(version))
 	request, err := http.NewRequestWithContext(context.Background(), v.Method, "https://"+address+path, http.NoBody)
 	Expect(err).NotTo(HaveOccurred())
 	request.Header.Set("X-Remote-User", user)

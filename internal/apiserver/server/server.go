@@ -157,9 +157,9 @@ const retryAfter = 1
 // tenant may have at most as many requests in flight as there are free slots: a single tenant gets half of all slots,
 // each of two tenants a third, and so on. So slots remain for tenants that have none.
 //
-// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot in the
-// library's own limits, and the client can retry. The node agents queue instead (limits.Queue), because a waiting
-// caller there costs almost nothing.
+// It rejects with 429 and does not queue: a request that waited here would keep its connection, its memory and its slot
+// in the library's own limits, and the client can retry. The node agents queue instead (limits.Queue), because a
+// waiting caller there costs almost nothing.
 type concurrencyLimiter struct{ shares *limits.Shares }
 
 func newConcurrencyLimiter(slots int) *concurrencyLimiter {
@@ -182,8 +182,8 @@ func (l *concurrencyLimiter) limit(
 	}
 }
 
-// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service account in a
-// namespace can create many.
+// tenantOf returns the user of a request, or the namespace of a service account: a user who can create one service
+// account in a namespace can create many.
 func tenantOf(r *http.Request) string {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {

@@ -50,7 +50,8 @@ var _ = Describe("virt-api", func() {
 		Expect(err).To(MatchError(ContainSubstring("virtualmachines/start")))
 
 		allow("starter", "update", "virtualmachines/start")
-		Eventually(func() error { return put("starter", verbPath("v1", "mine", "start"), "{}") }).WithTimeout(startLimit).Should(Succeed())
+		Eventually(func() error { return put("starter", verbPath("v1", "mine", "start"), "{}") }).WithTimeout(startLimit).
+			Should(Succeed())
 		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(halted), halted)).To(Succeed())
 		Expect(halted.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)))
 

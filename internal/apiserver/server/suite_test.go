@@ -43,7 +43,8 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// The specs share a real API server with the CRDs, and virt-api, which delegates authentication and authorization to it.
+// The specs share a real API server with the CRDs, and virt-api, which delegates authentication and authorization to
+// it.
 var (
 	env     *envtest.Environment
 	k8s     client.Client  // an administrator of the API server
@@ -97,8 +98,8 @@ var failed bool
 
 var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })
 
-// newAPI returns the API of a cluster with one node, whose agent is nodeAgent. It has the permissions of virt-api's service
-// account.
+// newAPI returns the API of a cluster with one node, whose agent is nodeAgent. It has the permissions of virt-api's
+// service account.
 func newAPI() *subresource.API {
 	GinkgoHelper()
 	config := rights.API.Impersonate(env.Config, nil)
@@ -125,8 +126,10 @@ func createAgentPod() {
 	GinkgoHelper()
 	ctx := context.Background()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "virt-handler-1", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
-		Spec:       corev1.PodSpec{NodeName: nodeAgent.Node, Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "virt-handler-1",
+			Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec: corev1.PodSpec{NodeName: nodeAgent.Node,
+			Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
 	}
 	Expect(k8s.Create(ctx, pod)).To(Succeed())
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}}
@@ -219,7 +222,8 @@ func allow(user, verb, resource string) {
 	name := strings.ReplaceAll("test:"+user+":"+verb+":"+resource, "/", ":")
 	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{subresource.GroupName}, Resources: []string{resource}, Verbs: []string{verb}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{subresource.GroupName}, Resources: []string{resource},
+			Verbs: []string{verb}}},
 	})).To(Succeed())
 	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -58,7 +58,8 @@ var _ = Describe("TLS of virt-api", func() {
 	})
 
 	It("uses the configured ciphers", func() {
-		for _, suite := range []uint16{tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256} {
+		for _, suite := range []uint16{tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+			tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256} {
 			configure(&v1.TLSConfiguration{MinTLSVersion: v1.VersionTLS12, Ciphers: []string{tls.CipherSuiteName(suite)}})
 			conn, err := dial(tls.VersionTLS12)
 			Expect(err).NotTo(HaveOccurred())

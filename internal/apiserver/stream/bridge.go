@@ -143,7 +143,8 @@ func checkUpgrade(r *http.Request) error {
 	if r.ProtoMajor != 1 || !hasToken("Connection", "upgrade") || !hasToken("Upgrade", "websocket") ||
 		!hasToken("Sec-WebSocket-Version", "13") ||
 		r.Header.Get("Sec-WebSocket-Key") == "" {
-		return apierrors.NewBadRequest("this request needs a websocket: send it with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
+		return apierrors.NewBadRequest(
+			"this request needs a websocket: send it with HTTP/1.1, Connection: Upgrade, Upgrade: websocket and Sec-WebSocket-Version: 13")
 	}
 	return nil
 }

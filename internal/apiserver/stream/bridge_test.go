@@ -67,13 +67,14 @@ func newFixture(t *testing.T, limits Limits, agent func(context.Context, *websoc
 		name.Namespace = cmp.Or(r.URL.Query().Get("namespace"), name.Namespace)
 		r = r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: r.URL.Query().Get("user")}))
 		kind := Kind(cmp.Or(r.URL.Query().Get("kind"), string(Console)))
-		err := bridge.Serve(w, r, Stream{Kind: kind, Instance: name, Dial: func(ctx context.Context) (*websocket.Conn, error) {
-			if r.URL.Query().Has("unreachable") {
-				return nil, apierrors.NewServiceUnavailable("the agent is away")
-			}
-			conn, _, err := websocket.Dial(ctx, node.URL, nil) //nolint:bodyclose // the library's
-			return conn, err
-		}})
+		err := bridge.Serve(w, r,
+			Stream{Kind: kind, Instance: name, Dial: func(ctx context.Context) (*websocket.Conn, error) {
+				if r.URL.Query().Has("unreachable") {
+					return nil, apierrors.NewServiceUnavailable("the agent is away")
+				}
+				conn, _, err := websocket.Dial(ctx, node.URL, nil) //nolint:bodyclose // the library's
+				return conn, err
+			}})
 		if err != nil {
 			s.errors <- err
 			w.WriteHeader(http.StatusTeapot)
@@ -167,7 +168,8 @@ func TestAgentsCloseIsForwarded(t *testing.T) {
 	}
 }
 
-// For KubeVirt's clients a close frame is a successful end. They expect a broken connection when another client has taken over.
+// For KubeVirt's clients a close frame is a successful end. They expect a broken connection when another client has
+// taken over.
 func TestTakeoverBreaksTheConnectionOfAKubeVirtClient(t *testing.T) {
 	for kind, last := range map[Kind]string{Console: "guest: \r\nanother client has it now\r\n", VNC: "guest: "} {
 		s := newFixture(t, Limits{}, func(ctx context.Context, conn *websocket.Conn) {
@@ -281,7 +283,8 @@ func TestLimitsPerOwner(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		limits Limits
-		// open are the streams already open. The stream refused exceeds a limit, with the error want; the stream other does not.
+		// open are the streams already open. The stream refused exceeds a limit, with the error want; the stream other does
+		// not.
 		open           []string
 		refused, other string
 		want           string
@@ -347,17 +350,19 @@ func flood(ctx context.Context, conn *websocket.Conn) {
 
 func TestClientThatNeverReadsIsDisconnected(t *testing.T) {
 	ended := make(chan error, 1)
-	s := newFixture(t, Limits{WriteTimeout: 200 * time.Millisecond, PingInterval: time.Hour}, func(ctx context.Context, conn *websocket.Conn) {
-		go flood(ctx, conn)
-		_, _, err := conn.Read(ctx)
-		ended <- err
-	})
+	s := newFixture(t, Limits{WriteTimeout: 200 * time.Millisecond, PingInterval: time.Hour},
+		func(ctx context.Context, conn *websocket.Conn) {
+			go flood(ctx, conn)
+			_, _, err := conn.Read(ctx)
+			ended <- err
+		})
 	idle := s.dial("")
 	other := newFixture(t, Limits{}, echo).dial("")
 	select {
 	case err := <-ended:
 		var closed websocket.CloseError
-		if !errors.As(err, &closed) || closed.Code != websocket.StatusPolicyViolation || closed.Reason != "the client read nothing for 200ms" {
+		if !errors.As(err, &closed) || closed.Code != websocket.StatusPolicyViolation ||
+			closed.Reason != "the client read nothing for 200ms" {
 			t.Errorf("the agent got %v", err)
 		}
 	case <-time.After(timeout):
@@ -374,7 +379,8 @@ func TestClientThatNeverReadsIsDisconnected(t *testing.T) {
 
 func TestAgentThatNeverReadsIsDisconnected(t *testing.T) {
 	release := make(chan struct{})
-	s := newFixture(t, Limits{WriteTimeout: 200 * time.Millisecond, PingInterval: time.Hour}, func(context.Context, *websocket.Conn) { <-release })
+	s := newFixture(t, Limits{WriteTimeout: 200 * time.Millisecond, PingInterval: time.Hour},
+		func(context.Context, *websocket.Conn) { <-release })
 	defer close(release)
 	conn := s.dial("")
 	go flood(t.Context(), conn)
@@ -383,10 +389,11 @@ func TestAgentThatNeverReadsIsDisconnected(t *testing.T) {
 
 func TestUnresponsiveClientIsDisconnected(t *testing.T) {
 	ended := make(chan error, 1)
-	s := newFixture(t, Limits{PingInterval: 10 * time.Millisecond, PingTimeout: 100 * time.Millisecond}, func(ctx context.Context, conn *websocket.Conn) {
-		_, _, err := conn.Read(ctx)
-		ended <- err
-	})
+	s := newFixture(t, Limits{PingInterval: 10 * time.Millisecond, PingTimeout: 100 * time.Millisecond},
+		func(ctx context.Context, conn *websocket.Conn) {
+			_, _, err := conn.Read(ctx)
+			ended <- err
+		})
 	s.dial("") // does not read, and so does not respond to pings
 	var closed websocket.CloseError
 	if err := <-ended; !errors.As(err, &closed) || closed.Reason != "the client does not respond any more" {

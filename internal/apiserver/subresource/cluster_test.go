@@ -29,7 +29,8 @@ func TestVersion(t *testing.T) {
 	w := newWorld(t)
 	code, text := w.do(http.MethodGet, root+"version", "")
 	info := own.Info{}
-	if err := json.Unmarshal([]byte(text), &info); code != http.StatusOK || err != nil || info.GitVersion != own.Version || info.GoVersion == "" {
+	if err := json.Unmarshal([]byte(text), &info); code != http.StatusOK || err != nil || info.GitVersion != own.Version ||
+		info.GoVersion == "" {
 		t.Errorf("got %d %s", code, text)
 	}
 }
@@ -87,13 +88,17 @@ func TestExpandSpec(t *testing.T) {
 	}
 	stored.Spec.Instancetype.Name = "old"
 	stored.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
-		Name: "old", Kind: "VirtualMachineClusterInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
+		Name: "old", Kind: "VirtualMachineClusterInstancetype",
+		ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
 	}
 	w := newWorld(
-		t, vm("plain", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype, vm.Spec.Preference = nil, nil }), vm("typed", nothing), stored,
-		vm("missing", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "none" }),
+		t, vm("plain", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype, vm.Spec.Preference = nil, nil }),
+		vm("typed", nothing), stored, vm("missing", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "none" }),
 		vm("conflicting", func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 3} }),
-		vm("inferring", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = &v1.InstancetypeMatcher{InferFromVolume: "root"} }),
+		vm("inferring", func(vm *v1.VirtualMachine) {
+			vm.Spec.Instancetype = &v1.InstancetypeMatcher{
+				InferFromVolume: "root"}
+		}),
 		instancetypeWith("small", 2), revision, &v1beta1.VirtualMachinePreference{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "linux"},
 			Spec:       v1beta1.VirtualMachinePreferenceSpec{PreferredSubdomain: ptr.To("preferred")},
@@ -108,7 +113,8 @@ func TestExpandSpec(t *testing.T) {
 	for name, cpus := range map[string]uint32{"plain": 0, "typed": 2, "stored": 7} {
 		code, text := w.do(http.MethodGet, vmPath+name+"/expand-spec", "")
 		got := &v1.VirtualMachine{}
-		if err := json.Unmarshal([]byte(text), got); code != http.StatusOK || err != nil || got.Kind != "VirtualMachine" || got.Labels["a"] != "b" {
+		if err := json.Unmarshal([]byte(text), got); code != http.StatusOK || err != nil || got.Kind != "VirtualMachine" ||
+			got.Labels["a"] != "b" {
 			t.Fatalf("%s: got %d %s", name, code, text)
 		}
 		if got.Spec.Instancetype != nil || got.Spec.Preference != nil || got.Status.InstancetypeRef != nil {
@@ -121,7 +127,8 @@ func TestExpandSpec(t *testing.T) {
 			}
 			continue
 		}
-		if spec.Domain.CPU == nil || spec.Domain.CPU.Sockets != cpus || spec.Domain.Memory == nil || spec.Subdomain != "preferred" {
+		if spec.Domain.CPU == nil || spec.Domain.CPU.Sockets != cpus || spec.Domain.Memory == nil ||
+			spec.Subdomain != "preferred" {
 			t.Errorf("%s: not expanded: %s", name, text)
 		}
 	}
@@ -169,7 +176,8 @@ func TestExpandVMSpec(t *testing.T) {
 	}
 	_, text = w.do(http.MethodPut, path, `{"metadata":{"name":"vm"},"spec":{"instancetype":{"name":"small"},"template":{"spec":{}}}}`)
 	expanded := &v1.VirtualMachine{}
-	if err := json.Unmarshal([]byte(text), expanded); err != nil || expanded.Spec.Instancetype != nil || expanded.Spec.Template.Spec.Domain.CPU.Sockets != 2 {
+	if err := json.Unmarshal([]byte(text), expanded); err != nil || expanded.Spec.Instancetype != nil ||
+		expanded.Spec.Template.Spec.Domain.CPU.Sockets != 2 {
 		t.Errorf("got %s", text)
 	}
 	_, text = w.do(http.MethodPut, path, `{"spec":{"template":{"spec":{"domian":{}}}}}`)

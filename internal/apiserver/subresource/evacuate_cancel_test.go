@@ -19,8 +19,10 @@ import (
 
 func TestCancelEvacuation(t *testing.T) {
 	evacuating := func(vmi *v1.VirtualMachineInstance) { vmi.Status.EvacuationNodeName = node }
-	vm := builder.MakeVM("vm").Namespace("ns").UID("1").With(func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj()
-	w := newWorld(t, vm, running("vm").OwnedBy(vm).With(evacuating).Obj(), running("staying").Obj(), builder.MakeVM("stopped").Namespace("ns").Obj())
+	vm := builder.MakeVM("vm").Namespace("ns").UID("1").With(
+		func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj()
+	w := newWorld(t, vm, running("vm").OwnedBy(vm).With(evacuating).Obj(), running("staying").Obj(),
+		builder.MakeVM("stopped").Namespace("ns").Obj())
 	const verb = "/evacuate/cancel"
 	w.expect(http.MethodPut, vmiPath+"none"+verb, "", 404, "not found")
 	w.expect(http.MethodPut, vmPath+"stopped"+verb, "", 409, "VMI is not started")
@@ -43,7 +45,8 @@ func TestCancelEvacuation(t *testing.T) {
 	}
 }
 
-// TestCancelEvacuationOfATaintedNode is about KubeVirt's deprecated taint, which evacuates VMIs without evacuationNodeName too.
+// TestCancelEvacuationOfATaintedNode is about KubeVirt's deprecated taint, which evacuates VMIs without
+// evacuationNodeName too.
 func TestCancelEvacuationOfATaintedNode(t *testing.T) {
 	tainted := func(name, key string) client.Object {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{

@@ -30,7 +30,8 @@ func TestGuestfsInfo(t *testing.T) {
 
 func TestGuestfs(t *testing.T) {
 	w := newWorld(t)
-	w.expect(http.MethodGet, root+"guestfs", "", http.StatusInternalServerError, "the cluster has no libguestfs-tools image")
+	w.expect(http.MethodGet, root+"guestfs", "", http.StatusInternalServerError,
+		"the cluster has no libguestfs-tools image")
 	w.restart(func(a *API) { a.GuestfsImage = "localhost/vireo/libguestfs-tools:dev" })
 	if code, text := w.do(http.MethodGet, root+"guestfs", ""); code != http.StatusOK || !strings.Contains(text, `"registry": "localhost/vireo"`) {
 		t.Errorf("got %d %s", code, text)

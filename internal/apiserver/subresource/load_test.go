@@ -20,7 +20,8 @@ const (
 	tunnels  = 200
 	piece    = 32 << 10
 	pieces   = 32
-	// perStream bounds the memory of a stream, in bytes: the buffers of all four websocket connections, which are in this process.
+	// perStream bounds the memory of a stream, in bytes: the buffers of all four websocket connections, which are in this
+	// process.
 	perStream = 600 << 10
 )
 

@@ -21,7 +21,8 @@ import (
 
 // lines formats a graph as an indented tree.
 func lines(node v1.ObjectGraphNode, depth string) []string {
-	line := depth + node.ObjectReference.Kind + " " + ptr.Deref(node.ObjectReference.Namespace, "") + "/" + node.ObjectReference.Name +
+	line := depth + node.ObjectReference.Kind + " " + ptr.Deref(node.ObjectReference.Namespace, "") + "/" +
+		node.ObjectReference.Name +
 		" " + node.Labels["kubevirt.io/dependency-type"]
 	if ptr.Deref(node.Optional, false) {
 		line += " optional"
@@ -34,7 +35,8 @@ func lines(node v1.ObjectGraphNode, depth string) []string {
 }
 
 func TestObjectGraph(t *testing.T) {
-	template := running("vm").PVC("disk", "claim").Volume("dv", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}).
+	template := running("vm").PVC("disk", "claim").Volume("dv",
+		v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}).
 		CloudInitSecret("cloud", "user", "net").Multus("second", "other/blue")
 	vm := builder.MakeVM("vm").Namespace("ns").UID("1").Template(template).With(func(vm *v1.VirtualMachine) {
 		vm.Status.Created = true
@@ -48,14 +50,16 @@ func TestObjectGraph(t *testing.T) {
 		}
 	}).Obj()
 	w := newWorld(t, vm, vmi)
-	w.expect(http.MethodGet, vmPath+"vm/objectgraph", "", 400, "ObjectGraph feature gate not enabled: Unable to return object graph.")
+	w.expect(http.MethodGet, vmPath+"vm/objectgraph", "", 400,
+		"ObjectGraph feature gate not enabled: Unable to return object graph.")
 	w.config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
 	w.expect(http.MethodGet, vmPath+"none/objectgraph", "", 404, `virtualmachine.kubevirt.io "none" not found`)
 	w.expect(http.MethodGet, vmiPath+"none/objectgraph", "", 404, `virtualmachineinstance.kubevirt.io "none" not found`)
 	w.expect(http.MethodGet, vmPath+"vm/objectgraph", `{"labelSelector":{"matchExpressions":[{"key":"a","operator":"Odd"}]}}`, 400, "labelSelector")
 	pod := "Pod ns/" + podspec.PodName(vmi) + " compute"
 	dependencies := []string{
-		"  PersistentVolumeClaim ns/claim storage", "  DataVolume ns/root storage", "    PersistentVolumeClaim ns/root storage",
+		"  PersistentVolumeClaim ns/claim storage", "  DataVolume ns/root storage",
+		"    PersistentVolumeClaim ns/root storage",
 		"  Secret ns/user config", "  Secret ns/net config", "  PersistentVolumeClaim ns/persistent-state-for-vm-1 storage",
 	}
 	network := "  NetworkAttachmentDefinition other/blue network optional"
@@ -65,7 +69,8 @@ func TestObjectGraph(t *testing.T) {
 	}{
 		{vmiPath + "vm/objectgraph", "", append(append([]string{"VirtualMachineInstance ns/vm compute", "  " + pod}, dependencies...), network)},
 		{vmPath + "vm/objectgraph", `{"includeOptionalNodes":false}`, append([]string{
-			"VirtualMachine ns/vm compute", "  VirtualMachineInstance ns/vm compute", "    " + pod, "  ControllerRevision ns/small-1 config",
+			"VirtualMachine ns/vm compute", "  VirtualMachineInstance ns/vm compute", "    " + pod,
+			"  ControllerRevision ns/small-1 config",
 		}, dependencies...)},
 		{vmPath + "vm/objectgraph", `{"labelSelector":{"matchLabels":{"kubevirt.io/dependency-type":"network"}}}`, []string{
 			"VirtualMachine ns/vm compute", network,

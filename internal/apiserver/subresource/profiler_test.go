@@ -19,7 +19,8 @@ import (
 
 func TestProfilerDisabled(t *testing.T) {
 	w := newWorld(t)
-	for verb, what := range map[string]string{"start": "start profiler", "stop": "stop profiler", "dump": "dump profiler results"} {
+	for verb, what := range map[string]string{"start": "start profiler", "stop": "stop profiler",
+		"dump": "dump profiler results"} {
 		w.expect(http.MethodGet, root+verb+"-cluster-profiler", "", 403, "Unable to "+what+`. "ClusterProfiler" feature gate must be enabled`)
 	}
 }
@@ -28,13 +29,16 @@ func TestProfiler(t *testing.T) {
 	w := newWorld(t)
 	w.config.ClusterProfiler = true
 	w.restart(func(a *API) {
-		a.Profiles = &profile.Client{Pods: w.client, Namespace: installNamespace, TLS: func(string, string) (*tls.Config, error) {
-			return nil, errors.New("no certificate yet")
-		}}
+		a.Profiles = &profile.Client{Pods: w.client, Namespace: installNamespace,
+			TLS: func(string, string) (*tls.Config, error) {
+				return nil, errors.New("no certificate yet")
+			}}
 	})
 	// The agent's Pod has no port for profiles.
-	w.expect(http.MethodGet, root+"start-cluster-profiler", "", 500, "Internal error encountered: pod virt-handler-node1 has no port")
-	w.expect(http.MethodGet, root+"stop-cluster-profiler", "", 500, "Internal error encountered: pod virt-handler-node1 has no port")
+	w.expect(http.MethodGet, root+"start-cluster-profiler", "", 500,
+		"Internal error encountered: pod virt-handler-node1 has no port")
+	w.expect(http.MethodGet, root+"stop-cluster-profiler", "", 500,
+		"Internal error encountered: pod virt-handler-node1 has no port")
 	w.expect(http.MethodGet, root+"dump-cluster-profiler", `{"pageSize":1}`, 500, "Internal error encountered: pod virt-handler-node1 has no port")
 	w.expect(http.MethodGet, root+"dump-cluster-profiler", "{", 400, "Can not unmarshal Request body")
 	w.expect(http.MethodGet, root+"dump-cluster-profiler", `{"labelSelector":"=="}`, 400, "Internal error while looking up component pods for profiling")
@@ -51,7 +55,8 @@ func TestProfiles(t *testing.T) {
 	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 		t.Fatal(err)
 	}
-	pod.Spec.Containers = []corev1.Container{{Name: "virt-handler", Ports: []corev1.ContainerPort{{Name: "console", ContainerPort: int32(w.agent.Port)}}}}
+	pod.Spec.Containers = []corev1.Container{{Name: "virt-handler",
+		Ports: []corev1.ContainerPort{{Name: "console", ContainerPort: int32(w.agent.Port)}}}}
 	if err := w.client.Update(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}

@@ -68,12 +68,15 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithIndex(&corev1.Pod{}, "spec.nodeName",
+			func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithObjects(append(objects, agentPod(node))...).Build()
 	w.api = &API{
-		Client: w.client, Config: func() clusterconfig.Config { return w.config }, Health: &health.Check{APIServer: apiServer{}, ConfigVersion: func() string { return "17" }},
+		Client: w.client, Config: func() clusterconfig.Config { return w.config },
+		Health: &health.Check{APIServer: apiServer{}, ConfigVersion: func() string { return "17" }},
 		Agents: agentclient.New(agentclient.Options{
-			Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, ReplaceTimeout: time.Millisecond, TLS: w.agent.Authority.Client(t),
+			Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, ReplaceTimeout: time.Millisecond,
+			TLS: w.agent.Authority.Client(t),
 		}),
 	}
 	w.restart(func(*API) {})
@@ -121,8 +124,9 @@ func (apiServer) ServerVersion() (*version.Info, error) {
 
 func agentPod(node string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: "virt-handler-" + node, Labels: map[string]string{"kubevirt.io": "virt-handler"}},
-		Spec:       corev1.PodSpec{NodeName: node},
+		ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: "virt-handler-" + node,
+			Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec: corev1.PodSpec{NodeName: node},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "127.0.0.1",
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
@@ -132,7 +136,8 @@ func agentPod(node string) *corev1.Pod {
 
 // running returns a VMI that runs on the node and supports all verbs.
 func running(name string) *builder.VMI {
-	return builder.MakeVMI(name).Namespace("ns").UID("uid-" + name).Phase(v1.Running).With(func(vmi *v1.VirtualMachineInstance) {
+	return builder.MakeVMI(name).Namespace("ns").UID("uid-" +
+		name).Phase(v1.Running).With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.NodeName = node
 		vmi.Status.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.7"}}
 	})
@@ -140,7 +145,8 @@ func running(name string) *builder.VMI {
 
 func with(kind v1.VirtualMachineInstanceConditionType) func(*v1.VirtualMachineInstance) {
 	return func(vmi *v1.VirtualMachineInstance) {
-		vmi.Status.Conditions = append(vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
+		vmi.Status.Conditions = append(vmi.Status.Conditions,
+			v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
 	}
 }
 

@@ -36,7 +36,8 @@ func (a *API) vmVerbs() []Verb {
 		},
 		{
 			Resource: VirtualMachines, Name: removeVolume, Method: http.MethodPut, Body: &v1.RemoveVolumeOptions{},
-			Doc: "Remove a hotpluggable volume from a VirtualMachine, and unplug it from the running guest.", Serve: a.removeVolumeFromVM,
+			Doc:   "Remove a hotpluggable volume from a VirtualMachine, and unplug it from the running guest.",
+			Serve: a.removeVolumeFromVM,
 		},
 		{
 			Resource: VirtualMachines, Name: "memorydump", Method: http.MethodPut, Body: &v1.VirtualMachineMemoryDumpRequest{},
@@ -44,19 +45,21 @@ func (a *API) vmVerbs() []Verb {
 		},
 		{
 			Resource: VirtualMachines, Name: "removememorydump", Method: http.MethodPut,
-			Doc: "Remove the association of a VirtualMachine with the PersistentVolumeClaim of its memory dump.", Serve: a.removeMemoryDump,
+			Doc:   "Remove the association of a VirtualMachine with the PersistentVolumeClaim of its memory dump.",
+			Serve: a.removeMemoryDump,
 		},
 		{
 			Resource: VirtualMachines, Name: "evacuate/cancel", Method: http.MethodPut, Body: &v1.EvacuateCancelOptions{},
-			Doc: "Cancel the evacuation of the VirtualMachineInstance of a VirtualMachine.", Serve: a.cancelEvacuation(a.vmiOfVM),
+			Doc:   "Cancel the evacuation of the VirtualMachineInstance of a VirtualMachine.",
+			Serve: a.cancelEvacuation(a.vmiOfVM),
 		},
 		{
 			Resource: VirtualMachines, Name: "expand-spec", Method: http.MethodGet, Response: &v1.VirtualMachine{},
 			Doc: "Get a VirtualMachine with its instance type and preference expanded.", Serve: a.expandSpec,
 		},
 		{
-			Resource: VirtualMachines, Name: "objectgraph", Method: http.MethodGet, Body: &v1.ObjectGraphOptions{}, Response: &v1.ObjectGraphNode{},
-			Doc: "Get the objects that a VirtualMachine depends on.", Serve: a.vmObjectGraph,
+			Resource: VirtualMachines, Name: "objectgraph", Method: http.MethodGet, Body: &v1.ObjectGraphOptions{},
+			Response: &v1.ObjectGraphNode{}, Doc: "Get the objects that a VirtualMachine depends on.", Serve: a.vmObjectGraph,
 		},
 	}
 }
@@ -89,16 +92,22 @@ func (a *API) vmiVerbs() []Verb {
 			Doc: "Thaw the file systems of the guest of a VirtualMachineInstance.", Serve: a.unfreeze,
 		},
 		{
-			Resource: VirtualMachineInstances, Name: agentapi.GuestOSInfo, Method: http.MethodGet, Response: &v1.VirtualMachineInstanceGuestAgentInfo{},
-			Doc: "Get what the guest agent reports about the operating system.", Serve: guestInfo[v1.VirtualMachineInstanceGuestAgentInfo](a, agentapi.GuestOSInfo),
+			Resource: VirtualMachineInstances, Name: agentapi.GuestOSInfo, Method: http.MethodGet,
+			Response: &v1.VirtualMachineInstanceGuestAgentInfo{},
+			Doc:      "Get what the guest agent reports about the operating system.",
+			Serve:    guestInfo[v1.VirtualMachineInstanceGuestAgentInfo](a, agentapi.GuestOSInfo),
 		},
 		{
-			Resource: VirtualMachineInstances, Name: agentapi.UserList, Method: http.MethodGet, Response: &v1.VirtualMachineInstanceGuestOSUserList{},
-			Doc: "Get the users that are logged in to the guest.", Serve: guestInfo[v1.VirtualMachineInstanceGuestOSUserList](a, agentapi.UserList),
+			Resource: VirtualMachineInstances, Name: agentapi.UserList, Method: http.MethodGet,
+			Response: &v1.VirtualMachineInstanceGuestOSUserList{},
+			Doc:      "Get the users that are logged in to the guest.",
+			Serve:    guestInfo[v1.VirtualMachineInstanceGuestOSUserList](a, agentapi.UserList),
 		},
 		{
-			Resource: VirtualMachineInstances, Name: agentapi.FilesystemList, Method: http.MethodGet, Response: &v1.VirtualMachineInstanceFileSystemList{},
-			Doc: "Get the file systems that the guest has mounted.", Serve: guestInfo[v1.VirtualMachineInstanceFileSystemList](a, agentapi.FilesystemList),
+			Resource: VirtualMachineInstances, Name: agentapi.FilesystemList, Method: http.MethodGet,
+			Response: &v1.VirtualMachineInstanceFileSystemList{},
+			Doc:      "Get the file systems that the guest has mounted.",
+			Serve:    guestInfo[v1.VirtualMachineInstanceFileSystemList](a, agentapi.FilesystemList),
 		},
 		{
 			Resource: VirtualMachineInstances, Name: agentapi.Screenshot, Method: http.MethodGet,
@@ -106,19 +115,23 @@ func (a *API) vmiVerbs() []Verb {
 		},
 		{
 			Resource: VirtualMachineInstances, Name: addVolume, Method: http.MethodPut, Body: &v1.AddVolumeOptions{},
-			Doc: "Plug a volume into the guest of a VirtualMachineInstance that no VirtualMachine owns.", Serve: a.addVolumeToVMI,
+			Doc:   "Plug a volume into the guest of a VirtualMachineInstance that no VirtualMachine owns.",
+			Serve: a.addVolumeToVMI,
 		},
 		{
 			Resource: VirtualMachineInstances, Name: removeVolume, Method: http.MethodPut, Body: &v1.RemoveVolumeOptions{},
-			Doc: "Unplug a volume from the guest of a VirtualMachineInstance that no VirtualMachine owns.", Serve: a.removeVolumeFromVMI,
+			Doc:   "Unplug a volume from the guest of a VirtualMachineInstance that no VirtualMachine owns.",
+			Serve: a.removeVolumeFromVMI,
 		},
 		{
-			Resource: VirtualMachineInstances, Name: "evacuate/cancel", Method: http.MethodPut, Body: &v1.EvacuateCancelOptions{},
-			Doc: "Cancel the evacuation of a VirtualMachineInstance.", Serve: a.cancelEvacuation(a.requireVMI),
+			Resource: VirtualMachineInstances, Name: "evacuate/cancel", Method: http.MethodPut,
+			Body: &v1.EvacuateCancelOptions{},
+			Doc:  "Cancel the evacuation of a VirtualMachineInstance.", Serve: a.cancelEvacuation(a.requireVMI),
 		},
 		{
-			Resource: VirtualMachineInstances, Name: "objectgraph", Method: http.MethodGet, Body: &v1.ObjectGraphOptions{}, Response: &v1.ObjectGraphNode{},
-			Doc: "Get the objects that a VirtualMachineInstance depends on.", Serve: a.vmiObjectGraph,
+			Resource: VirtualMachineInstances, Name: "objectgraph", Method: http.MethodGet, Body: &v1.ObjectGraphOptions{},
+			Response: &v1.ObjectGraphNode{},
+			Doc:      "Get the objects that a VirtualMachineInstance depends on.", Serve: a.vmiObjectGraph,
 		},
 	}
 }
@@ -127,8 +140,9 @@ func (a *API) vmiVerbs() []Verb {
 func (a *API) clusterVerbs() []Verb {
 	return []Verb{
 		{
-			Name: "expand-vm-spec", Namespaced: true, Method: http.MethodPut, Body: &v1.VirtualMachine{}, Response: &v1.VirtualMachine{},
-			Doc: "Expand the instance type and the preference of a VirtualMachine.", Serve: a.expandVMSpec,
+			Name: "expand-vm-spec", Namespaced: true, Method: http.MethodPut, Body: &v1.VirtualMachine{},
+			Response: &v1.VirtualMachine{},
+			Doc:      "Expand the instance type and the preference of a VirtualMachine.", Serve: a.expandVMSpec,
 		},
 		{
 			Name: "version", Method: http.MethodGet, Response: &version.Info{},

@@ -139,7 +139,8 @@ func TestDecideRestart(t *testing.T) {
 		expectDecision(t, d, got, err)
 	}
 	got, err := decideRestart(newVMWithVMI(v1.RunStrategyAlways, v1.Running), true)
-	expectDecision(t, decision{strategy: v1.RunStrategyAlways, want: plan{requests: planOf(stopRequest, startRequest).requests, grace: ptr.To[int64](1)}}, got, err)
+	expectDecision(t, decision{strategy: v1.RunStrategyAlways,
+		want: plan{requests: planOf(stopRequest, startRequest).requests, grace: ptr.To[int64](1)}}, got, err)
 }
 
 func TestOnlyAStopReplacesRequests(t *testing.T) {
@@ -194,7 +195,8 @@ func TestRequestsUnderAnotherStrategyAreNotUnderway(t *testing.T) {
 
 func TestManualRecoveryComesFirst(t *testing.T) {
 	broken := func(m vmWithVMI, kind string) vmWithVMI {
-		m.vm.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineConditionType(kind), Status: corev1.ConditionTrue}}
+		m.vm.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineConditionType(kind),
+			Status: corev1.ConditionTrue}}
 		return m
 	}
 	got, err := decideStart(broken(newVMWithVMI(v1.RunStrategyHalted, none), "ManualRecoveryRequired"), false)

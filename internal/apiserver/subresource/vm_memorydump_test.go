@@ -41,9 +41,11 @@ func TestMemoryDump(t *testing.T) {
 	w.expect(http.MethodPut, vmPath+"vm/memorydump", "", 400, "Memory dump requires claim name to be set")
 	w.expect(http.MethodPut, vmPath+"vm/memorydump", `{"claimName":"a.b"}`, 400, "DNS label")
 	w.expect(http.MethodPut, vmPath+"stopped/memorydump", dump, 409, "VM is not running")
-	w.expect(http.MethodPut, vmPath+"vm/removememorydump", "", 409, "can't remove memory dump association for vm vm, no association found")
+	w.expect(http.MethodPut, vmPath+"vm/removememorydump", "", 409,
+		"can't remove memory dump association for vm vm, no association found")
 	w.expect(http.MethodPut, vmPath+"vm/memorydump", dump, 202, "")
-	if got := read().Status.MemoryDumpRequest; got == nil || got.ClaimName != "dump" || got.Phase != v1.MemoryDumpAssociating {
+	if got := read().Status.MemoryDumpRequest; got == nil || got.ClaimName != "dump" ||
+		got.Phase != v1.MemoryDumpAssociating {
 		t.Errorf("got %+v", got)
 	}
 	w.expect(http.MethodPut, vmPath+"vm/memorydump", dump, 409, "memory dump request for pvc [dump] already in progress")
@@ -55,7 +57,8 @@ func TestMemoryDump(t *testing.T) {
 	if got := read().Status.MemoryDumpRequest; !got.Remove || got.Phase != v1.MemoryDumpDissociating {
 		t.Errorf("got %+v", got)
 	}
-	w.expect(http.MethodPut, vmPath+"vm/removememorydump", "", 409, "memory dump remove request for pvc [dump] already exists")
+	w.expect(http.MethodPut, vmPath+"vm/removememorydump", "", 409,
+		"memory dump remove request for pvc [dump] already exists")
 	w.config.HotplugVolumes = false
 	w.expect(http.MethodPut, vmPath+"vm/memorydump", dump, 400, "feature gate")
 }

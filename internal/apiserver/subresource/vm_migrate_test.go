@@ -50,7 +50,8 @@ func TestMigrate(t *testing.T) {
 	w.expect(http.MethodPut, vmPath+"vm/migrate", `{"addedNodeSelector":{"zone":"b"}}`, 202, "")
 	created := migrations(w)
 	want := v1.VirtualMachineInstanceMigrationSpec{VMIName: "vm", AddedNodeSelector: map[string]string{"zone": "b"}}
-	if len(created) != 1 || !strings.HasPrefix(created[0].GenerateName, "kubevirt-migrate-vm-") || created[0].Namespace != "ns" {
+	if len(created) != 1 || !strings.HasPrefix(created[0].GenerateName, "kubevirt-migrate-vm-") ||
+		created[0].Namespace != "ns" {
 		t.Fatalf("created %v", created)
 	}
 	if diff := cmp.Diff(want, created[0].Spec); diff != "" {
@@ -66,7 +67,8 @@ func TestGracePeriodOfAForeignVMI(t *testing.T) {
 	w := newWorld(t, vm, instance)
 	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 409, "exists but belongs to another owner")
 	after := &v1.VirtualMachineInstance{}
-	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(instance), after); err != nil || after.Spec.TerminationGracePeriodSeconds != nil {
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(instance), after); err != nil ||
+		after.Spec.TerminationGracePeriodSeconds != nil {
 		t.Errorf("got %v, %v", after.Spec.TerminationGracePeriodSeconds, err)
 	}
 	w.expect(http.MethodPut, vmPath+"vm/stop", "", 202, "")
@@ -141,8 +143,12 @@ func TestMigrateWithoutTheKind(t *testing.T) {
 		&meta.NoKindMatchError{GroupKind: v1.GroupVersion.WithKind("VirtualMachineInstanceMigration").GroupKind()},
 		apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstancemigrations").GroupResource(), ""),
 	} {
-		w := newWorld(t, builder.MakeVM("vm").Namespace("ns").UID("u").Obj(), running("vm").OwnedBy(builder.MakeVM("vm").UID("u").Obj()).Obj())
-		w.intercept(interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return missing }})
+		w := newWorld(t, builder.MakeVM("vm").Namespace("ns").UID("u").Obj(),
+			running("vm").OwnedBy(builder.MakeVM("vm").UID("u").Obj()).Obj())
+		w.intercept(interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object,
+			...client.CreateOption) error {
+			return missing
+		}})
 		w.expect(http.MethodPut, vmPath+"vm/migrate", "", 501,
 			"virtualmachines/migrate is not implemented by Vireo yet: the kind VirtualMachineInstanceMigration is not installed")
 	}

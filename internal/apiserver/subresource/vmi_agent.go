@@ -222,7 +222,8 @@ const guestfsName = "libguestfs-tools"
 // guestfs returns the image of libguestfs-tools.
 func (a *API) guestfs(w http.ResponseWriter, _ *http.Request) error {
 	if a.GuestfsImage == "" {
-		return apierrors.NewInternalError(errors.New("the cluster has no libguestfs-tools image: specify one with virtctl's flag --image"))
+		return apierrors.NewInternalError(
+			errors.New("the cluster has no libguestfs-tools image: specify one with virtctl's flag --image"))
 	}
 	writeObject(w, guestfsInfo(a.GuestfsImage))
 	return nil

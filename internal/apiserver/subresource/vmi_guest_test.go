@@ -25,10 +25,12 @@ func TestGuestInfo(t *testing.T) {
 	w.agent.SetResponse("guestosinfo", map[string]any{"hostname": "guest", "evil": "<script>"})
 	code, text := w.do(http.MethodGet, vmiPath+"vm/guestosinfo", "")
 	info := v1.VirtualMachineInstanceGuestAgentInfo{}
-	if err := json.Unmarshal([]byte(text), &info); code != http.StatusOK || err != nil || info.Hostname != "guest" || strings.Contains(text, "evil") {
+	if err := json.Unmarshal([]byte(text), &info); code != http.StatusOK || err != nil || info.Hostname != "guest" ||
+		strings.Contains(text, "evil") {
 		t.Errorf("got %d %s", code, text)
 	}
-	w.agent.SetResponse("userlist", v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
+	w.agent.SetResponse("userlist",
+		v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
 	if code, text := w.do(http.MethodGet, vmiPath+"vm/userlist", ""); code != http.StatusOK || !strings.Contains(text, `"userName": "root"`) {
 		t.Errorf("got %d %s", code, text)
 	}

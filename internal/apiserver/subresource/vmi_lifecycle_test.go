@@ -106,7 +106,8 @@ func TestDryRunDoesNotCallTheAgent(t *testing.T) {
 }
 
 func TestUnpauseDuringASnapshot(t *testing.T) {
-	vm := builder.MakeVM("vm").Namespace("ns").With(func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = ptr.To("backup") }).Obj()
+	vm := builder.MakeVM("vm").Namespace("ns").With(
+		func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = ptr.To("backup") }).Obj()
 	w := newWorld(t, vm, running("vm").With(with(v1.VirtualMachineInstancePaused)).Obj())
 	w.expect(http.MethodPut, vmiPath+"vm/unpause", "", 409, "VM snapshot is in progress")
 	w.expectCalls()

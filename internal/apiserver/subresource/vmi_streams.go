@@ -63,7 +63,9 @@ func (a *API) serveStream(
 	return a.bridge(w, r, s, vmi, request)
 }
 
-func (a *API) bridge(w http.ResponseWriter, r *http.Request, s stream.Stream, vmi *v1.VirtualMachineInstance, request agentclient.Request) error {
+func (a *API) bridge(
+	w http.ResponseWriter, r *http.Request, s stream.Stream, vmi *v1.VirtualMachineInstance, request agentclient.Request,
+) error {
 	var err error
 	if request.VMIRef, err = vmiRef(vmi); err != nil {
 		return err

@@ -68,7 +68,8 @@ func TestStreamsAreRefused(t *testing.T) {
 
 func TestStreamsWithoutVMI(t *testing.T) {
 	w := newWorld(t)
-	for _, path := range []string{"console", "vnc", "usbredir", "vsock?port=22", "portforward/22", "portforward/22/udp", "vnc/screenshot"} {
+	for _, path := range []string{"console", "vnc", "usbredir", "vsock?port=22", "portforward/22", "portforward/22/udp",
+		"vnc/screenshot"} {
 		w.expect(http.MethodGet, vmiPath+"none/"+path, "", 404, `virtualmachineinstance.kubevirt.io "none" not found`)
 	}
 }
@@ -164,6 +165,7 @@ func TestUnreachableAgent(t *testing.T) {
 	if err := w.client.Create(context.Background(), agentPod("node2")); err != nil {
 		t.Fatal(err)
 	}
-	w.expect(http.MethodPut, vmiPath+"vm/pause", "", 503, "the agent of node node2 cannot be reached: tls: failed to verify certificate: x509: certificate is valid for node1.virt-handler, not node2.virt-handler")
+	w.expect(http.MethodPut, vmiPath+"vm/pause", "", 503,
+		"the agent of node node2 cannot be reached: tls: failed to verify certificate: x509: certificate is valid for node1.virt-handler, not node2.virt-handler")
 	w.expectCalls()
 }

@@ -156,7 +156,8 @@ func (a *API) removeVolumeFromVMI(w http.ResponseWriter, r *http.Request) error 
 }
 
 // changeVolumes serves the four verbs. On a write conflict it starts over.
-func changeVolumes(w http.ResponseWriter, r *http.Request, change volumeChange, apply func(context.Context, types.NamespacedName, volumeChange) error) error {
+func changeVolumes(w http.ResponseWriter, r *http.Request, change volumeChange,
+	apply func(context.Context, types.NamespacedName, volumeChange) error) error {
 	if err := retryConflicts(func() error { return apply(r.Context(), key(r), change) }); err != nil {
 		return err
 	}

@@ -51,7 +51,8 @@ func newHotplugWorld(t *testing.T, objects ...client.Object) *world {
 // pluggable is a template with a disk that is not hotpluggable, one that is, and an empty CD-ROM drive.
 func pluggable(b *builder.VMI) *builder.VMI {
 	return b.PVC("root", "root-claim").Hotpluggable("old", "old-claim").With(func(vmi *v1.VirtualMachineInstance) {
-		vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{Name: "tray", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}})
+		vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks,
+			v1.Disk{Name: "tray", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}})
 	})
 }
 
@@ -88,7 +89,8 @@ func TestVolumesOfAVM(t *testing.T) {
 
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData, 202, "")
 	disk := `{"name":"data","disk":{"bus":"scsi"},"serial":"data"}`
-	expect("vm", strings.Replace(before, "old=old-claim(hotpluggable)", "old=old-claim(hotpluggable) data=dv(hotpluggable)", 1)+" "+disk)
+	expect("vm", strings.Replace(before, "old=old-claim(hotpluggable)",
+		"old=old-claim(hotpluggable) data=dv(hotpluggable)", 1)+" "+disk)
 	w.expect(http.MethodPut, vmPath+"vm/addvolume", `{"name":"tray","disk":{"cdrom":{}},"volumeSource":{"persistentVolumeClaim":{"claimName":"iso"}}}`, 202, "")
 	w.expect(http.MethodPut, vmPath+"vm/removevolume", `{"name":"tray"}`, 202, "")
 	w.expect(http.MethodPut, vmPath+"vm/removevolume", `{"name":"dv"}`, 202, "")
@@ -101,16 +103,19 @@ func TestVolumesOfAVM(t *testing.T) {
 
 func TestVolumesOfAVMI(t *testing.T) {
 	vm := builder.MakeVM("owned").Namespace("ns").UID("1").Obj()
-	w := newHotplugWorld(t, vm, running("owned").OwnedBy(vm).Obj(), pluggable(running("vmi")).Obj(), builder.MakeVMI("starts").Namespace("ns").Phase(v1.Scheduled).Obj(),
+	w := newHotplugWorld(t, vm, running("owned").OwnedBy(vm).Obj(), pluggable(running("vmi")).Obj(),
+		builder.MakeVMI("starts").Namespace("ns").Phase(v1.Scheduled).Obj(),
 		running("slow").With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "data", Phase: v1.HotplugVolumeDetaching, HotplugVolume: &v1.HotplugVolumeStatus{}}}
+			vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "data", Phase: v1.HotplugVolumeDetaching,
+				HotplugVolume: &v1.HotplugVolumeStatus{}}}
 		}).Obj())
 	w.expect(http.MethodPut, vmiPath+"none/addvolume", addData, 404, "not found")
 	w.expect(http.MethodPut, vmiPath+"owned/addvolume", addData, 400, "VMI ns/owned is owned by a VM")
 	w.expect(http.MethodPut, vmiPath+"owned/removevolume", removeData, 400, "VMI ns/owned is owned by a VM")
 	w.expect(http.MethodPut, vmiPath+"starts/addvolume", addData, 409, "VMI is not running")
 	w.expect(http.MethodPut, vmiPath+"starts/removevolume", removeData, 409, "VMI is not running")
-	w.expect(http.MethodPut, vmiPath+"slow/addvolume", addData, 409, "Unable to add volume [data] because volume with that name already exists")
+	w.expect(http.MethodPut, vmiPath+"slow/addvolume", addData, 409,
+		"Unable to add volume [data] because volume with that name already exists")
 	w.expect(http.MethodPut, vmiPath+"vmi/addvolume", strings.Replace(addData, `"disk":{"bus":"scsi"},`, "", 1), 202, "")
 	vmi := &v1.VirtualMachineInstance{}
 	get := func() string {
@@ -162,7 +167,9 @@ func TestVolumesOfTheVMIOfAVM(t *testing.T) {
 }
 
 func TestRequestsForVolumes(t *testing.T) {
-	w := newHotplugWorld(t, builder.MakeVM("vm").Namespace("ns").Template(builder.MakeVMI("vm")).With(func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj())
+	w := newHotplugWorld(t,
+		builder.MakeVM("vm").Namespace("ns").Template(builder.MakeVMI("vm")).With(
+			func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj())
 	for _, path := range []string{vmPath, vmiPath} {
 		for body, message := range map[string]string{
 			"":                       "Request with no body, a new name is expected as the request body",
@@ -184,5 +191,6 @@ func TestRequestsForVolumes(t *testing.T) {
 		"Hotplug configuration for LUN [data] requires bus to be 'scsi'. [virtio] is not permitted.")
 
 	w.config.HotplugVolumes = false
-	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData, 400, "Enable DeclarativeHotplugVolumes or HotplugVolumes feature gate to use this API.")
+	w.expect(http.MethodPut, vmPath+"vm/addvolume", addData, 400,
+		"Enable DeclarativeHotplugVolumes or HotplugVolumes feature gate to use this API.")
 }

@@ -128,7 +128,8 @@ func (n *node) start(t *testing.T) {
 
 func (n *node) client(t *testing.T, endpoint string) pluginapi.DevicePluginClient {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(n.plugins, endpoint), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(n.plugins, endpoint),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,8 @@ func TestPresentDevicesAreAdvertised(t *testing.T) {
 	if err != nil || len(allocated.ContainerResponses) != 1 {
 		t.Fatalf("got %v (%v)", allocated, err)
 	}
-	if got := allocated.ContainerResponses[0].Devices[0]; got.HostPath != "/dev/net/tun" || got.ContainerPath != "/dev/net/tun" || got.Permissions != "rw" {
+	if got := allocated.ContainerResponses[0].Devices[0]; got.HostPath != "/dev/net/tun" ||
+		got.ContainerPath != "/dev/net/tun" || got.Permissions != "rw" {
 		t.Errorf("allocated %v", got)
 	}
 
@@ -211,7 +213,8 @@ func expectDevices(t *testing.T, stream pluginapi.DevicePlugin_ListAndWatchClien
 
 func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	n := startNode(t, "net/tun", "kvm", "vhost-net")
-	all := []string{"devices.kubevirt.io/kvm", "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-net", "devices.kubevirt.io/userfaultfd"}
+	all := []string{"devices.kubevirt.io/kvm", "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-net",
+		"devices.kubevirt.io/userfaultfd"}
 	first := startKubelet(t, n.plugins, func() {})
 	n.start(t)
 	first.expectRegistered(t, all...)
@@ -252,7 +255,8 @@ func (n *node) follow(t *testing.T, endpoint string) (leave func()) {
 	return cancel
 }
 
-// An earlier version of virt-handler advertises the same resources on sockets of its own. When it ends, a kubelet may leave our plugin.
+// An earlier version of virt-handler advertises the same resources on sockets of its own. When it ends, a kubelet may
+// leave our plugin.
 func TestADeviceThatTheKubeletLeavesIsRegisteredAgain(t *testing.T) {
 	const tun, optional = "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd"
 	n := startNode(t, "net/tun")
@@ -304,7 +308,8 @@ func TestUsableIsUnknownBeforeTheFirstRegistration(t *testing.T) {
 	}
 }
 
-// The kubelet's socket exists before the kubelet serves it: a first attempt fails, and the registration waits for another.
+// The kubelet's socket exists before the kubelet serves it: a first attempt fails, and the registration waits for
+// another.
 func TestRegistrationWaitsForTheKubelet(t *testing.T) {
 	n := startNode(t)
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(n.plugins, "kubelet.sock")})
@@ -344,7 +349,9 @@ type slowKubelet struct {
 	now, most int
 }
 
-func (k *slowKubelet) List(context.Context, *kubeletapi.ListPodResourcesRequest) (*kubeletapi.ListPodResourcesResponse, error) {
+func (k *slowKubelet) List(
+	context.Context, *kubeletapi.ListPodResourcesRequest,
+) (*kubeletapi.ListPodResourcesResponse, error) {
 	k.add(1)
 	time.Sleep(20 * time.Millisecond)
 	k.add(-1)

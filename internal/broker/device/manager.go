@@ -207,7 +207,8 @@ func (m *Manager) serve(ctx context.Context, d device) {
 }
 
 func (m *Manager) kubeletListens(ctx context.Context) bool {
-	conn, err := (&net.Dialer{Timeout: registerTimeout}).DialContext(ctx, "unix", filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket)))
+	conn, err := (&net.Dialer{Timeout: registerTimeout}).DialContext(ctx, "unix",
+		filepath.Join(m.options.PluginDir, filepath.Base(pluginapi.KubeletSocket)))
 	if err == nil {
 		_ = conn.Close()
 	}
@@ -240,7 +241,8 @@ type verbs struct {
 func Verbs(devices Devices, kubelet PodResources, podLogsDir string) server.Verbs {
 	v := verbs{
 		devices: devices, kubelet: kubelet, podLogsDir: podLogsDir,
-		limit: server.NewLimiter(kubeletCalls, 256, "too many requests to the kubelet are in flight: retry").InAll(kubeletCalls),
+		limit: server.NewLimiter(kubeletCalls, 256,
+			"too many requests to the kubelet are in flight: retry").InAll(kubeletCalls),
 	}
 	return server.Verbs{
 		brokerapi.WatchDevices:  server.With(v.watchDevices),

@@ -74,7 +74,8 @@ func (p *plugin) serve(ctx context.Context) error {
 // connectParams has short delays. The kubelet's socket exists a moment before the kubelet listens, and the node gets no
 // guests until the devices are registered. A late registration can also stop guests: see ADR 18.
 var connectParams = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: time.Second},
 	MinConnectTimeout: time.Second,
 }
 

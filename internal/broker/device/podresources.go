@@ -39,7 +39,8 @@ type PodResources struct {
 // allocatable CPUs. KubeVirt reads the policy from the file cpu_manager_state, which is in the directory of the
 // kubelet's credentials. Source: kubernetes pkg/kubelet/cm/cpumanager/policy_none.go (GetAllocatableCPUs).
 func (c PodResources) HasStaticCPUPolicy(ctx context.Context) (bool, error) {
-	response, err := call(ctx, c, podresources.PodResourcesListerClient.GetAllocatableResources, &podresources.AllocatableResourcesRequest{})
+	response, err := call(ctx, c, podresources.PodResourcesListerClient.GetAllocatableResources,
+		&podresources.AllocatableResourcesRequest{})
 	if err != nil {
 		return false, fmt.Errorf("get the allocatable CPUs from the kubelet: %w", err)
 	}
@@ -78,7 +79,8 @@ type method[Q, R any] func(podresources.PodResourcesListerClient, context.Contex
 func call[Q, R any](ctx context.Context, c PodResources, does method[Q, R], request *Q) (*R, error) {
 	ctx, cancel := context.WithTimeout(ctx, kubeletTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, socket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the kubelet: %w", err)

@@ -27,7 +27,9 @@ type resourcesKubelet struct {
 	err  error
 }
 
-func (k *resourcesKubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (k *resourcesKubelet) List(
+	context.Context, *podresources.ListPodResourcesRequest,
+) (*podresources.ListPodResourcesResponse, error) {
 	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, k.err
 }
 
@@ -53,8 +55,10 @@ func (k *resourcesKubelet) serve(t *testing.T) PodResources {
 
 // virt-handler tries again soon what the kubelet refuses because of its rate limit.
 func TestKubeletIsBusy(t *testing.T) {
-	for code, want := range map[codes.Code]brokerapi.Code{codes.ResourceExhausted: brokerapi.CodeBusy, codes.Internal: ""} {
-		_, err := (&resourcesKubelet{err: status.Error(code, "rejected")}).serve(t).ExclusiveCPUs(t.Context(), "ns", "pod", "compute")
+	for code, want := range map[codes.Code]brokerapi.Code{codes.ResourceExhausted: brokerapi.CodeBusy,
+		codes.Internal: ""} {
+		_, err := (&resourcesKubelet{err: status.Error(code, "rejected")}).serve(t).ExclusiveCPUs(t.Context(), "ns", "pod",
+			"compute")
 		if got := brokerapi.CodeOf(err); err == nil || got != want {
 			t.Errorf("%s became %q: %v", code, got, err)
 		}
@@ -80,7 +84,8 @@ func TestExclusiveCPUs(t *testing.T) {
 		}}
 	}
 	k := &resourcesKubelet{pods: []*podresources.PodResources{
-		pod("ns", "whole", "compute", 2, 3), pod("ns", "shares", "compute"), pod("other", "alone", "compute", 4), pod("ns", "without", "main", 5),
+		pod("ns", "whole", "compute", 2, 3), pod("ns", "shares", "compute"), pod("other", "alone", "compute", 4),
+		pod("ns", "without", "main", 5),
 	}}
 	p := k.serve(t)
 	for name, want := range map[string][]uint{"whole": {2, 3}, "shares": nil, "alone": nil, "without": nil, "gone": nil} {

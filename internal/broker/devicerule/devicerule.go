@@ -42,7 +42,8 @@ func Set(process *os.File, isPod func(element string) bool, wanted func(current 
 	return inHierarchy(process, func(hierarchy *os.File, cgroup podprocess.Cgroup) error {
 		paths := pathsOf(cgroup, isPod)
 		if paths == nil {
-			return fmt.Errorf("find the cgroup of the container: %w: it is in %.512q", ErrNotInPod, path.Join(cgroup.Elements...))
+			return fmt.Errorf("find the cgroup of the container: %w: it is in %.512q", ErrNotInPod,
+				path.Join(cgroup.Elements...))
 		}
 		return set(hierarchy, cgroup.V2, paths, wanted)
 	})
@@ -50,7 +51,8 @@ func Set(process *os.File, isPod func(element string) bool, wanted func(current 
 
 // Sweep does the same in every cgroup of the Pods' containers, in the hierarchy of a process. A Pod's processes need
 // not be found, or respond: whatever they do, they stay in these cgroups.
-func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bool, wanted func(pod string, current []Device) ([]Device, error)) error {
+func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bool,
+	wanted func(pod string, current []Device) ([]Device, error)) error {
 	if len(ofPods) == 0 {
 		return nil
 	}
@@ -59,7 +61,8 @@ func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bo
 			for _, pod := range ofPods {
 				inPod := func(element string) bool { return isPod(element, pod) }
 				if err == nil && entry.IsDir() && pathsOf(podprocess.Cgroup{Elements: strings.Split(name, "/")}, inPod) != nil {
-					err = set(hierarchy, own.V2, []string{name}, func(current []Device) ([]Device, error) { return wanted(pod, current) })
+					err = set(hierarchy, own.V2, []string{name},
+						func(current []Device) ([]Device, error) { return wanted(pod, current) })
 				}
 			}
 			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // It was removed meanwhile.
@@ -73,7 +76,8 @@ func Sweep(process *os.File, ofPods []string, isPod func(element, pod string) bo
 
 func set(hierarchy *os.File, v2 bool, paths []string, wanted func(current []Device) ([]Device, error)) error {
 	for _, name := range paths {
-		dir, err := podprocess.OpenAt(hierarchy, name, unix.O_RDONLY|unix.O_DIRECTORY, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
+		dir, err := podprocess.OpenAt(hierarchy, name, unix.O_RDONLY|unix.O_DIRECTORY,
+			podprocess.Beneath|unix.RESOLVE_NO_XDEV)
 		if err != nil {
 			return fmt.Errorf("open the cgroup of the container: %w", err)
 		}
@@ -178,7 +182,8 @@ func (l list) added() ([]Device, error) {
 	for line := range strings.Lines(text) {
 		var d Device
 		// The kernel's text of the rule must be the same, as the numbers alone could be the beginning of another one.
-		if _, err := fmt.Sscanf(line, rule, &d.Major, &d.Minor); err == nil && line == fmt.Sprintf(rule+"\n", d.Major, d.Minor) {
+		if _, err := fmt.Sscanf(line, rule, &d.Major, &d.Minor); err == nil &&
+			line == fmt.Sprintf(rule+"\n", d.Major, d.Minor) {
 			devices = append(devices, d)
 		}
 	}

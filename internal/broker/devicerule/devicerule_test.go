@@ -46,7 +46,8 @@ func TestCgroupOfAContainer(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := withDevices(all)
-			if got.V2 != tc.v2 || !got.V2 && !slices.Equal(got.Controllers, tc.controllers) || !slices.Equal(pathsOf(got, isPod), tc.want) {
+			if got.V2 != tc.v2 || !got.V2 && !slices.Equal(got.Controllers, tc.controllers) ||
+				!slices.Equal(pathsOf(got, isPod), tc.want) {
 				t.Errorf("%+v, %v, want %v", got, pathsOf(got, isPod), tc.want)
 			}
 			if tc.want == nil {
@@ -88,7 +89,8 @@ func TestListOfVersion1(t *testing.T) {
 	}
 }
 
-// The kernel of a node with version 1 merges the rules for a device, so that those of a runtime are never taken for ones of this package.
+// The kernel of a node with version 1 merges the rules for a device, so that those of a runtime are never taken for
+// ones of this package.
 func TestListOfTheKernel(t *testing.T) {
 	const root = "/sys/fs/cgroup/devices"
 	if _, err := os.Stat(filepath.Join(root, "devices.list")); err != nil {
@@ -105,7 +107,8 @@ func TestListOfTheKernel(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	l := list{f}
-	for name, rules := range map[string][]string{"devices.deny": {"a"}, "devices.allow": {"c 1:3 rwm", "b *:* m", "b 7:115 rwm"}} {
+	for name, rules := range map[string][]string{"devices.deny": {"a"},
+		"devices.allow": {"c 1:3 rwm", "b *:* m", "b 7:115 rwm"}} {
 		for _, rule := range rules {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(rule), 0); err != nil && name == "devices.allow" {
 				t.Fatal(err)
@@ -126,11 +129,13 @@ func TestListOfTheKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		added, err := l.added()
-		if want := slices.DeleteFunc(want, func(d Device) bool { return d == runtimes }); err != nil || !slices.Equal(added, want) {
+		if want := slices.DeleteFunc(want, func(d Device) bool { return d == runtimes }); err != nil ||
+			!slices.Equal(added, want) {
 			t.Errorf("%v, %v, want %v", added, err, want)
 		}
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "devices.list")); err != nil || string(text) != "b *:* m\nb 7:115 rwm\n" {
+	if text, err := os.ReadFile(filepath.Join(dir, "devices.list")); err != nil ||
+		string(text) != "b *:* m\nb 7:115 rwm\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 }

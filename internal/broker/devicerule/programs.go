@@ -60,7 +60,8 @@ func split(program asm.Instructions) ([]Device, asm.Instructions) {
 }
 
 // errCalls means that a program cannot be loaded again as the kernel returns it.
-var errCalls = errors.New("the runtime's device program calls functions or uses maps: a device can be added to simple ones only")
+var errCalls = errors.New(
+	"the runtime's device program calls functions or uses maps: a device can be added to simple ones only")
 
 // expectSimple returns an error if a program has instructions that the kernel does not return as they were loaded.
 func expectSimple(program asm.Instructions) error {
@@ -135,13 +136,15 @@ func (p programs) replace(old *ebpf.Program, instructions asm.Instructions) erro
 	if err := expectSimple(instructions); err != nil {
 		return err
 	}
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "vireo", Type: ebpf.CGroupDevice, Instructions: instructions, License: "Apache-2.0"})
+	program, err := ebpf.NewProgram(
+		&ebpf.ProgramSpec{Name: "vireo", Type: ebpf.CGroupDevice, Instructions: instructions, License: "Apache-2.0"})
 	if err != nil {
 		return fmt.Errorf("load its successor: %w", err)
 	}
 	defer func() { _ = program.Close() }()
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: int(p.dir.Fd()), Program: program, Attach: ebpf.AttachCGroupDevice, Anchor: link.ReplaceProgram(old), Flags: unix.BPF_F_ALLOW_MULTI,
+		Target: int(p.dir.Fd()), Program: program, Attach: ebpf.AttachCGroupDevice, Anchor: link.ReplaceProgram(old),
+		Flags: unix.BPF_F_ALLOW_MULTI,
 	})
 	if err != nil {
 		return fmt.Errorf("attach its successor: %w", err)

@@ -85,7 +85,8 @@ func newCgroup(t *testing.T, attached ...asm.Instructions) programs {
 // attach attaches a program as a runtime does: beside others.
 func attach(t *testing.T, dir *os.File, instructions asm.Instructions) {
 	t.Helper()
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupDevice, Instructions: instructions, License: "Apache"})
+	program, err := ebpf.NewProgram(
+		&ebpf.ProgramSpec{Type: ebpf.CGroupDevice, Instructions: instructions, License: "Apache"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,8 @@ func TestACgroupWithoutAProgramStaysSo(t *testing.T) {
 }
 
 func TestProgramsThatTheKernelDoesNotReturnAsTheyWere(t *testing.T) {
-	for name, bad := range map[string]asm.Instruction{"a call": asm.FnKtimeGetNs.Call(), "a map": asm.LoadMapPtr(asm.R1, 3)} {
+	for name, bad := range map[string]asm.Instruction{"a call": asm.FnKtimeGetNs.Call(),
+		"a map": asm.LoadMapPtr(asm.R1, 3)} {
 		if err := expectSimple(asm.Instructions{asm.Mov.Imm(asm.R0, 1), bad, asm.Return()}); !errors.Is(err, errCalls) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -206,7 +206,8 @@ func addTap(name string, multiQueue bool) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	tap := &netlink.Tuntap{
-		LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Owner: layout.QEMUUser, Group: layout.QEMUUser,
+		LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR,
+		Owner: layout.QEMUUser, Group: layout.QEMUUser,
 	}
 	if multiQueue {
 		// QEMU must open a tap with the flags with which it was created.

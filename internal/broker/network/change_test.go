@@ -33,10 +33,12 @@ func TestCheck(t *testing.T) {
 	rule := func(change func(*networkapi.Rule)) networkapi.Step {
 		rule := networkapi.Rule{
 			Chain: networkapi.Prerouting, In: "eth0", Destination: netip.MustParsePrefix("10.1.0.5/32"), Listed: true,
-			Ports: []PortRange{{Protocol: "UDP", First: 53, Last: 53}}, Do: networkapi.To, Target: netip.MustParseAddr("10.0.2.2"),
+			Ports: []PortRange{{Protocol: "UDP", First: 53, Last: 53}}, Do: networkapi.To,
+			Target: netip.MustParseAddr("10.0.2.2"),
 		}
 		change(&rule)
-		return networkapi.Step{Do: networkapi.Translate, Rules: []networkapi.Rule{rule}, Ports: []PortRange{{Protocol: "TCP", First: 80, Last: 81}}}
+		return networkapi.Step{Do: networkapi.Translate, Rules: []networkapi.Rule{rule},
+			Ports: []PortRange{{Protocol: "TCP", First: 80, Last: 81}}}
 	}
 	for _, step := range []networkapi.Step{
 		{Do: networkapi.AddBridge, Link: "k6t-eth0", MAC: mac}, {Do: networkapi.AddAddress, Link: "k6t-eth0", Address: address},
@@ -77,7 +79,8 @@ func TestCheck(t *testing.T) {
 		"too many rules":              many(maxRules+1, 0),
 		"too many rules with ports":   many(9, maxPorts),
 	} {
-		if err := Check([]networkapi.Step{{Do: networkapi.SetUp, Link: "eth0"}, step}); brokerapi.CodeOf(err) != brokerapi.CodeInvalid {
+		if err := Check([]networkapi.Step{{Do: networkapi.SetUp, Link: "eth0"}, step}); brokerapi.CodeOf(
+			err) != brokerapi.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -135,7 +138,8 @@ func TestChangesStayInTheNamespace(t *testing.T) {
 	}
 }
 
-// The attacker of this test owns virt-handler. Links cost memory of the kernel, and time of all that change links on the node.
+// The attacker of this test owns virt-handler. Links cost memory of the kernel, and time of all that change links on
+// the node.
 func TestLinksAreLimited(t *testing.T) {
 	w := newWorld(t)
 	for round := range 2 {
@@ -160,7 +164,8 @@ func TestRulesAreReplacedIfTheyDiffer(t *testing.T) {
 		planned.Ports = ports
 		rules := plans.Rules(&planned, networkapi.Link{Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/24")}})
 		step := networkapi.Step{Do: networkapi.Translate, Rules: rules, Ports: ports}
-		if err := errors.Join(Check([]networkapi.Step{step}), Change(t.Context(), w.pod, []networkapi.Step{step})); err != nil {
+		if err := errors.Join(Check([]networkapi.Step{step}),
+			Change(t.Context(), w.pod, []networkapi.Step{step})); err != nil {
 			t.Fatal(err)
 		}
 		return dump(t, w.pod)
@@ -178,12 +183,14 @@ func TestRulesAreReplacedIfTheyDiffer(t *testing.T) {
 // A VMI may list thousands of ports: their rules are one transaction, with an answer for each.
 func TestRulesForThousandsOfPorts(t *testing.T) {
 	w := newWorld(t)
-	step := networkapi.Step{Do: networkapi.Translate, Rules: []networkapi.Rule{{Chain: networkapi.Guard, Do: networkapi.Drop, Listed: true}}}
+	step := networkapi.Step{Do: networkapi.Translate,
+		Rules: []networkapi.Rule{{Chain: networkapi.Guard, Do: networkapi.Drop, Listed: true}}}
 	for i := range uint16(maxPorts) {
 		step.Ports = append(step.Ports, networkapi.PortRange{Protocol: "TCP", First: 2*i + 1, Last: 2*i + 1})
 	}
 	for range 2 { // the second time changes nothing
-		if err := errors.Join(Check([]networkapi.Step{step}), Change(t.Context(), w.pod, []networkapi.Step{step})); err != nil {
+		if err := errors.Join(Check([]networkapi.Step{step}),
+			Change(t.Context(), w.pod, []networkapi.Step{step})); err != nil {
 			t.Fatal(err)
 		}
 	}

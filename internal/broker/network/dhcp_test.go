@@ -57,12 +57,14 @@ func serveAsLauncher(resolvConf, texts string, options []string) error {
 	return dhcp.Serve(context.Background(), interfaces, snapshot)
 }
 
-// startLauncherDHCP runs the launcher's DHCP server in the Pod, as the launcher's user and without capabilities. The interfaces are
-// separated by spaces.
+// startLauncherDHCP runs the launcher's DHCP server in the Pod, as the launcher's user and without capabilities. The
+// interfaces are separated by spaces.
 func startLauncherDHCP(t *testing.T, w world, interfaces string, options ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(file, []byte("nameserver 10.96.0.10\nnameserver fd96::a\nsearch ns.svc.cluster.local svc.cluster.local\n"), 0o644); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("nameserver 10.96.0.10\nnameserver fd96::a\nsearch ns.svc.cluster.local svc.cluster.local\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for dir := filepath.Dir(file); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
@@ -90,7 +92,8 @@ func startLauncherDHCP(t *testing.T, w world, interfaces string, options ...stri
 			t.Log(string(out.Contents()))
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(string(out.Contents()), "ready"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(string(out.Contents()),
+		"ready"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the DHCP server does not start: %s", string(out.Contents()))
 		}
@@ -174,7 +177,8 @@ func TestDHCPWithMasquerade(t *testing.T) {
 	mac := plan.Interfaces[0].MAC
 	w.connectGuest(t, mac)
 	ack := lease4(t, w, mac)
-	if ack.YourIPAddr.String() != "10.0.2.2" || ack.Router()[0].String() != "10.0.2.1" || ack.DNS()[0].String() != "10.96.0.10" {
+	if ack.YourIPAddr.String() != "10.0.2.2" || ack.Router()[0].String() != "10.0.2.1" ||
+		ack.DNS()[0].String() != "10.96.0.10" {
 		t.Errorf("the lease is %s", ack.Summary())
 	}
 	if mtu := ack.Options.Get(dhcpv4.OptionInterfaceMTU); len(mtu) != 2 || int(mtu[0])<<8+int(mtu[1]) != podMTU {
@@ -191,7 +195,8 @@ func TestDHCPWithMasquerade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if association := advertise.Options.OneIANA(); association == nil || association.Options.OneAddress().IPv6Addr.String() != "fd10:0:2::2" {
+	if association := advertise.Options.OneIANA(); association == nil ||
+		association.Options.OneAddress().IPv6Addr.String() != "fd10:0:2::2" {
 		t.Errorf("the advertisement is %s", advertise.Summary())
 	}
 }
@@ -203,10 +208,12 @@ func TestDHCPWithBridge(t *testing.T) {
 	ensure(t, w, plan)
 	w.connectGuest(t, podMAC)
 	ack := lease4(t, w, podMAC)
-	if private := ack.Options.Get(dhcpv4.GenericOptionCode(240)); ack.BootFileNameOption() != "pxelinux.0" || string(private) != "a text" {
+	if private := ack.Options.Get(dhcpv4.GenericOptionCode(240)); ack.BootFileNameOption() != "pxelinux.0" ||
+		string(private) != "a text" {
 		t.Errorf("the added options are missing: %s", ack.Summary())
 	}
-	if ack.YourIPAddr.String() != "10.1.0.5" || ack.Router()[0].String() != "10.1.0.1" || net.IP(ack.SubnetMask()).String() != "255.255.255.0" {
+	if ack.YourIPAddr.String() != "10.1.0.5" || ack.Router()[0].String() != "10.1.0.1" ||
+		net.IP(ack.SubnetMask()).String() != "255.255.255.0" {
 		t.Errorf("the lease is %s", ack.Summary())
 	}
 }

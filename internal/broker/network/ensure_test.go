@@ -277,7 +277,8 @@ func TestNodesNamespaceIsRejected(t *testing.T) {
 	path := func(n *Namespace) string { return fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()) }
 	process := func(n *Namespace) string {
 		dir := t.TempDir()
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, "ns"), 0o700), os.Symlink(path(n), filepath.Join(dir, "ns", "net"))); err != nil {
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "ns"), 0o700),
+			os.Symlink(path(n), filepath.Join(dir, "ns", "net"))); err != nil {
 			t.Fatal(err)
 		}
 		return dir

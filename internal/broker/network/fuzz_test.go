@@ -38,8 +38,8 @@ func fuzzVerb[A any](f *testing.F, verb brokerapi.Verb, seeds []A, check func(t 
 	})
 }
 
-// FuzzChangeNetwork checks that the names of links in steps that are accepted are ones that the kernel accepts and that are in no other
-// directory of its settings, and that they have no more rules than the kernel gets.
+// FuzzChangeNetwork checks that the names of links in steps that are accepted are ones that the kernel accepts and that
+// are in no other directory of its settings, and that they have no more rules than the kernel gets.
 func FuzzChangeNetwork(f *testing.F) {
 	seeds := []networkapi.ChangeNetworkArguments{
 		{Steps: []networkapi.Step{{Do: networkapi.SetUp, Link: "eth0"}}},
@@ -80,7 +80,8 @@ func expectRule(t *testing.T, rule networkapi.Rule) {
 			t.Errorf("the networks %+v", rule)
 		}
 	}
-	if (rule.Do == networkapi.To || rule.Do == networkapi.From) && (!rule.Target.IsValid() || rule.Target.Is4() == rule.IPv6) {
+	if (rule.Do == networkapi.To || rule.Do == networkapi.From) &&
+		(!rule.Target.IsValid() || rule.Target.Is4() == rule.IPv6) {
 		t.Errorf("the target of %+v", rule)
 	}
 }
@@ -88,12 +89,14 @@ func expectRule(t *testing.T, rule networkapi.Rule) {
 func expectLink(t *testing.T, name string) {
 	t.Helper()
 	const longest = 15
-	if len(name) > longest || strings.ContainsAny(name, "/. \x00\n") || slices.Contains([]string{"", "lo", "all", "default"}, name) {
+	if len(name) > longest || strings.ContainsAny(name, "/. \x00\n") ||
+		slices.Contains([]string{"", "lo", "all", "default"}, name) {
 		t.Errorf("the name %q", name)
 	}
 }
 
 // FuzzOpenRouter checks the same for the verb that opens a socket.
 func FuzzOpenRouter(f *testing.F) {
-	fuzzVerb(f, brokerapi.OpenRouter, nil, func(t *testing.T, a networkapi.OpenRouterArguments) { expectLink(t, a.Bridge) })
+	fuzzVerb(f, brokerapi.OpenRouter, nil,
+		func(t *testing.T, a networkapi.OpenRouterArguments) { expectLink(t, a.Bridge) })
 }

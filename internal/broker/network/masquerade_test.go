@@ -37,8 +37,14 @@ func TestMasquerade(t *testing.T) {
 	address(t, w.guest, "nic0", "fd10:0:2::2/120")
 	defaultRoute(t, w.guest, "fd10:0:2::1")
 
-	t.Run("from outside", func(t *testing.T) { expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1") })
-	t.Run("to outside", func(t *testing.T) { expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081", "10.1.0.5") })
+	t.Run("from outside", func(t *testing.T) {
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080",
+			"10.1.0.1")
+	})
+	t.Run("to outside", func(t *testing.T) {
+		expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081",
+			"10.1.0.5")
+	})
 	t.Run("from the Pod's loopback", func(t *testing.T) {
 		expectReach(t, w.pod, "127.0.0.1:8082", w.guest, "10.0.2.2:8082", "10.0.2.1")
 	})
@@ -146,7 +152,8 @@ func TestMigrationNetworkIsClosedToTheGuest(t *testing.T) {
 	expectClosed(t, others, "10.0.2.2:8082", w.guest)
 }
 
-// A guest that sends to 127.0.0.1 through its gateway would reach the Pod's loopback, because the bridge accepts such addresses.
+// A guest that sends to 127.0.0.1 through its gateway would reach the Pod's loopback, because the bridge accepts such
+// addresses.
 func TestLoopbackOfThePodIsClosedToTheGuest(t *testing.T) {
 	w := newWorld(t)
 	plan := masqueradePlan(t)

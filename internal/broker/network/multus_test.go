@@ -62,7 +62,8 @@ func (w world) nicOn(t *testing.T, mac net.HardwareAddr, bridge, by string) worl
 
 func TestSecondaryNetworks(t *testing.T) {
 	w := newSecondaryWorld(t)
-	startLauncherDHCP(t, w, "eth0,masquerade,10.0.2.0/24,fd10:0:2::/120 "+bluePod+",bridge "+redPod+",bridge", bluePod+",67,blue.efi")
+	startLauncherDHCP(t, w, "eth0,masquerade,10.0.2.0/24,fd10:0:2::/120 "+bluePod+",bridge "+redPod+",bridge",
+		bluePod+",67,blue.efi")
 	plan := secondaryPlan(t)
 	results := ensure(t, w, plan)
 	want := map[string]plans.Connected{
@@ -79,7 +80,8 @@ func TestSecondaryNetworks(t *testing.T) {
 	expectStable(t, w, plan, results)
 
 	t.Run("addresses by DHCP", func(t *testing.T) {
-		if ack := lease4(t, w, plan.Interfaces[0].MAC); ack.YourIPAddr.String() != "10.0.2.2" || ack.BootFileNameOption() != "" {
+		if ack := lease4(t, w, plan.Interfaces[0].MAC); ack.YourIPAddr.String() != "10.0.2.2" ||
+			ack.BootFileNameOption() != "" {
 			t.Errorf("the Pod network's lease is %s", ack.Summary())
 		}
 		ack := lease4(t, blue, blueMAC)

@@ -268,7 +268,8 @@ func dumpRules() ([]string, error) {
 			return nil, err
 		}
 		for _, rule := range rules {
-			lines = append(lines, fmt.Sprintf("rule %d %s %s %d %s", chain.Table.Family, chain.Table.Name, chain.Name, rule.Handle, rule.UserData))
+			lines = append(lines,
+				fmt.Sprintf("rule %d %s %s %d %s", chain.Table.Family, chain.Table.Name, chain.Name, rule.Handle, rule.UserData))
 		}
 	}
 	slices.Sort(lines)

@@ -241,10 +241,12 @@ var settings = map[networkapi.Setting]setting{
 	networkapi.RouteLoopback: {name: "ipv4/conf/%s/route_localnet", ofLink: true, value: 1},
 	// Forwarding makes the kernel ignore router advertisements unless this is 2, and the Pod may have its default route
 	// from one.
-	networkapi.AcceptRA: {name: "ipv6/conf/%s/accept_ra", ofLink: true, value: 2, from: func(now int) bool { return now == 1 }},
+	networkapi.AcceptRA: {name: "ipv6/conf/%s/accept_ra", ofLink: true, value: 2,
+		from: func(now int) bool { return now == 1 }},
 	// A process that does not run as root has no capability for these ports, unless its file has. Many container
 	// runtimes allow them already.
-	networkapi.DHCPPorts: {name: "ipv4/ip_unprivileged_port_start", value: dhcpPort, from: func(now int) bool { return now > dhcpPort }},
+	networkapi.DHCPPorts: {name: "ipv4/ip_unprivileged_port_start", value: dhcpPort,
+		from: func(now int) bool { return now > dhcpPort }},
 }
 
 // apply changes a setting, unless it is as it should be, in a procfs that the calling thread has mounted: the files

@@ -22,7 +22,8 @@ func addInterface(vmi *v1.VirtualMachineInstance, i v1.Interface, source v1.Netw
 }
 
 func masqueraded() v1.Interface {
-	return v1.Interface{Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
+	return v1.Interface{Name: "default",
+		InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
 }
 
 func bridged(name string) v1.Interface {

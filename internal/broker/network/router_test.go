@@ -21,7 +21,8 @@ func (w world) gatewayOf(t *testing.T) (gateway string) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		inside(t, w.guest, func() error {
-			routes, err := netlink.RouteListFiltered(unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+			routes, err := netlink.RouteListFiltered(unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA},
+				netlink.RT_FILTER_PROTOCOL)
 			for _, route := range routes {
 				if route.Gw != nil {
 					gateway = route.Gw.String()

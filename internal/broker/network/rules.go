@@ -45,11 +45,16 @@ var installing sync.Mutex
 
 // chains are the chains of the table.
 var chains = map[networkapi.Chain]nftables.Chain{
-	networkapi.Guard:       {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw},
-	networkapi.Prerouting:  {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest},
-	networkapi.Output:      {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest},
-	networkapi.Postrouting: {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource},
-	networkapi.Apart:       {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter},
+	networkapi.Guard: {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
+		Priority: nftables.ChainPriorityRaw},
+	networkapi.Prerouting: {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting,
+		Priority: nftables.ChainPriorityNATDest},
+	networkapi.Output: {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput,
+		Priority: nftables.ChainPriorityNATDest},
+	networkapi.Postrouting: {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
+		Priority: nftables.ChainPriorityNATSource},
+	networkapi.Apart: {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+		Priority: nftables.ChainPriorityFilter},
 }
 
 func checkRules(s *networkapi.Step) error {
@@ -112,7 +117,8 @@ func checkPorts(list []networkapi.PortRange) error {
 // for a family, and every rule has the digest of all as a comment: a table with the digest is complete, and any other
 // is replaced.
 func translate(s *networkapi.Step) error {
-	for family, ipv6 := range map[nftables.TableFamily]bool{nftables.TableFamilyIPv4: false, nftables.TableFamilyIPv6: true} {
+	for family, ipv6 := range map[nftables.TableFamily]bool{nftables.TableFamilyIPv4: false,
+		nftables.TableFamilyIPv6: true} {
 		rules := slices.DeleteFunc(slices.Clone(s.Rules), func(r networkapi.Rule) bool { return r.IPv6 != ipv6 })
 		if len(rules) == 0 {
 			continue
@@ -157,7 +163,8 @@ func install(family nftables.TableFamily, rules []networkapi.Rule, listed []netw
 		rule := &rules[i]
 		add := func(onPorts []expr.Any) {
 			exprs := slices.Concat(matches(rule), onPorts, action(rule))
-			conn.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: string(rule.Chain), Table: table}, Exprs: exprs, UserData: mark})
+			conn.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: string(rule.Chain), Table: table},
+				Exprs: exprs, UserData: mark})
 		}
 		ports := rule.Ports
 		if rule.Listed {

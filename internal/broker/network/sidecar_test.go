@@ -11,7 +11,8 @@ import (
 	plans "github.com/vireo-project/vireo/internal/agent/network"
 )
 
-// envoy returns a dialer with the source address of Envoy's inbound connections, which Istio's own rules do not redirect.
+// envoy returns a dialer with the source address of Envoy's inbound connections, which Istio's own rules do not
+// redirect.
 func envoy() net.Dialer { return net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 6)}} }
 
 // Istio's rules redirect incoming connections to Envoy. Our rules redirect Envoy's connections to the guest.
@@ -57,7 +58,8 @@ func TestMasqueradeWithSidecarForwardsListedPortsOnly(t *testing.T) {
 	w.connectGuest(t, plan.Interfaces[0].MAC)
 	address(t, w.guest, "nic0", "10.0.2.2/24")
 	defaultRoute(t, w.guest, "10.0.2.1")
-	// No connections bypass the sidecar here, so that some chains have no rules. A second Ensure must recognize the ruleset.
+	// No connections bypass the sidecar here, so that some chains have no rules. A second Ensure must recognize the
+	// ruleset.
 	expectStable(t, w, plan, results)
 	expectReach(t, w.peer, "10.1.0.5:22", w.pod, "10.1.0.5:22", "10.1.0.1")
 	route{by: envoy(), from: w.pod, to: w.guest}.expect(t, "10.1.0.5:8080", "10.0.2.2:8080", "10.0.2.1")

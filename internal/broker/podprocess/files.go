@@ -37,7 +37,8 @@ func (r *Root) openBelow(mount, name string, resolve uint64, kinds ...uint32) (*
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	reference, err := OpenAt(dir, name, unix.O_PATH, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV|unix.RESOLVE_NO_MAGICLINKS|resolve)
+	reference, err := OpenAt(dir, name, unix.O_PATH,
+		unix.RESOLVE_BENEATH|unix.RESOLVE_NO_XDEV|unix.RESOLVE_NO_MAGICLINKS|resolve)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +115,8 @@ func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error 
 
 func statx(dir int, path string) (*unix.Statx_t, error) {
 	var stat unix.Statx_t
-	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_UID|unix.STATX_BTIME, &stat); err != nil {
+	if err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_UID|unix.STATX_BTIME,
+		&stat); err != nil {
 		return &stat, &os.PathError{Op: "statx", Path: path, Err: err}
 	}
 	return &stat, nil
@@ -125,9 +127,10 @@ var errKernelFiles = errors.New("it is on a file system of the kernel")
 
 // kernelFileSystems are those whose files the kernel makes up, and shows more of to root.
 var kernelFileSystems = []int64{
-	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC,
-	unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC, unix.EFIVARFS_MAGIC, unix.PSTOREFS_MAGIC,
-	unix.BINFMTFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC, unix.NSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC,
+	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC,
+	unix.TRACEFS_MAGIC,
+	unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC, unix.EFIVARFS_MAGIC,
+	unix.PSTOREFS_MAGIC, unix.BINFMTFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC, unix.NSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC,
 }
 
 // ExpectNoKernelFile returns an error if a file or directory is on a file system of the kernel. Its files are regular

@@ -61,7 +61,8 @@ func TestOpenRegularStaysOnItsMount(t *testing.T) {
 		content, err := io.ReadAll(f)
 		return string(content), err
 	}
-	for _, c := range [][2]string{{"/var/image", "disk/disk.img"}, {"/var/image", "link.img"}, {"/var/run/image", "disk/disk.img"}} {
+	for _, c := range [][2]string{{"/var/image", "disk/disk.img"}, {"/var/image", "link.img"},
+		{"/var/run/image", "disk/disk.img"}} {
 		if got, err := read(c[0], c[1]); err != nil || got != "image" {
 			t.Errorf("%s in %s: %q, %v", c[1], c[0], got, err)
 		}
@@ -78,7 +79,8 @@ func TestOpenRegularStaysOnItsMount(t *testing.T) {
 	}
 }
 
-// A Pod may have mounted a file system of the kernel where an image or the persistent state is expected. Its files are regular ones.
+// A Pod may have mounted a file system of the kernel where an image or the persistent state is expected. Its files are
+// regular ones.
 func TestFilesOfTheKernelAreNotOpened(t *testing.T) {
 	process, err := os.Open("/proc/self")
 	if err != nil {
@@ -90,9 +92,11 @@ func TestFilesOfTheKernelAreNotOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	for _, c := range [][2]string{{"/proc", "iomem"}, {"/proc", "self/pagemap"}, {"/sys", "kernel/notes"}, {"/sys/devices", "system/cpu/online"}} {
+	for _, c := range [][2]string{{"/proc", "iomem"}, {"/proc", "self/pagemap"}, {"/sys", "kernel/notes"},
+		{"/sys/devices", "system/cpu/online"}} {
 		within := func(mount, name string) (*os.File, error) { return root.OpenWithin(mount, name, unix.S_IFREG) }
-		for how, open := range map[string]func(mount, name string) (*os.File, error){"OpenRegular": root.OpenRegular, "OpenWithin": within} {
+		for how, open := range map[string]func(mount, name string) (*os.File, error){"OpenRegular": root.OpenRegular,
+			"OpenWithin": within} {
 			f, err := open(c[0], c[1])
 			if err == nil {
 				_ = f.Close()

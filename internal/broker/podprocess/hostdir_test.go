@@ -23,9 +23,11 @@ func TestChownNewDirectory(t *testing.T) {
 	const owner = 107
 	top := t.TempDir()
 	pod := filepath.Join(top, "pod")
-	empty, filled, others, file := filepath.Join(top, "new"), filepath.Join(top, "filled"), filepath.Join(top, "others"), filepath.Join(top, "file")
+	empty, filled, others, file := filepath.Join(top, "new"), filepath.Join(top, "filled"), filepath.Join(top, "others"),
+		filepath.Join(top, "file")
 	for _, err := range []error{
-		os.Mkdir(pod, 0o755), os.Mkdir(empty, 0o755), os.Mkdir(filled, 0o755), os.WriteFile(filepath.Join(filled, "x.sh"), nil, 0o644),
+		os.Mkdir(pod, 0o755), os.Mkdir(empty, 0o755), os.Mkdir(filled, 0o755),
+		os.WriteFile(filepath.Join(filled, "x.sh"), nil, 0o644),
 		os.Mkdir(others, 0o755), os.Chown(others, 1000, 1000), os.WriteFile(file, nil, 0o644),
 	} {
 		if err != nil {
@@ -64,7 +66,8 @@ func TestChownNewDirectory(t *testing.T) {
 	if err := selfRoot(t).ChownNewDirectory(filepath.Join(top, "none"), owner, created); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
-	if err := selfRoot(t).ChownNewDirectory(file, owner, created); !errors.Is(err, podprocess.ErrKind) && !errors.Is(err, syscall.ENOTDIR) {
+	if err := selfRoot(t).ChownNewDirectory(file, owner, created); !errors.Is(err, podprocess.ErrKind) &&
+		!errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("a file: %v", err)
 	}
 }

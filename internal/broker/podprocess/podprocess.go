@@ -252,7 +252,8 @@ func parseCgroups(text string) (cgroups []Cgroup) {
 	for line := range strings.Lines(text) {
 		// <hierarchy>:<controllers>:<path>
 		if parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3); len(parts) == 3 {
-			cgroups = append(cgroups, Cgroup{parts[0] == "0", strings.Split(parts[1], ","), strings.Split(strings.Trim(parts[2], "/"), "/")})
+			cgroups = append(cgroups,
+				Cgroup{parts[0] == "0", strings.Split(parts[1], ","), strings.Split(strings.Trim(parts[2], "/"), "/")})
 		}
 	}
 	return cgroups
@@ -273,7 +274,8 @@ func MountKernelFS(kind string, flags ...string) (*os.File, error) {
 	}
 	mount := -1
 	if err = unix.FsconfigCreate(fs); err == nil {
-		mount, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+		mount, err = unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC,
+			unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", kind, err)

@@ -87,7 +87,8 @@ func TestWatchGuestWithoutQEMU(t *testing.T) {
 	}
 }
 
-// A Pod may have thousands of processes with QEMU's name. Those take no descriptors, of which the broker has a number for all Pods.
+// A Pod may have thousands of processes with QEMU's name. Those take no descriptors, of which the broker has a number
+// for all Pods.
 func TestWatchGuestOfAPodWithManyQEMUs(t *testing.T) {
 	const many = 64
 	sleep, err := exec.LookPath("sleep")
@@ -98,7 +99,8 @@ func TestWatchGuestOfAPodWithManyQEMUs(t *testing.T) {
 	if err := os.Symlink(sleep, program); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command("sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do %s 600 & i=$((i+1)); done; echo ready; wait", many, program))
+	c := exec.Command("sh", "-c",
+		fmt.Sprintf("i=0; while [ $i -lt %d ]; do %s 600 & i=$((i+1)); done; echo ready; wait", many, program))
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -166,7 +168,8 @@ func TestOpenWithinStaysInTheClaim(t *testing.T) {
 	write := func(name, content string) {
 		t.Helper()
 		path := filepath.Join(pod, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+			os.WriteFile(path, []byte(content), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,7 +216,8 @@ func TestOpenWithinStaysInTheClaim(t *testing.T) {
 	}
 
 	// Another mount below the claim.
-	if err := unix.Mount(filepath.Join(pod, "etc"), filepath.Join(pod, "run/state/nvram"), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(filepath.Join(pod, "etc"), filepath.Join(pod, "run/state/nvram"), "", unix.MS_BIND,
+		""); err != nil {
 		t.Skipf("needs to be allowed to mount: %v", err)
 	}
 	defer func() { _ = unix.Unmount(filepath.Join(pod, "run/state/nvram"), unix.MNT_DETACH) }()

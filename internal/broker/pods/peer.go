@@ -41,7 +41,8 @@ func (p *Pods) checkPeer(conn *net.UnixConn, pod string) (*os.File, error) {
 	// From here on the process is identified by this descriptor, because its PID could be reused.
 	dir, err := openDir(fmt.Sprintf("/proc/%d", cred.Pid))
 	if err != nil {
-		return nil, fmt.Errorf("find the process behind the socket of Pod %s (the Pod of virt-broker needs hostPID): %w", pod, err)
+		return nil, fmt.Errorf("find the process behind the socket of Pod %s (the Pod of virt-broker needs hostPID): %w", pod,
+			err)
 	}
 	if err := errors.Join(checkCgroup(dir, pod), p.checkContainer(dir, pod)); err != nil {
 		_ = dir.Close()
@@ -125,5 +126,6 @@ func (p *Pods) checkContainer(process *os.File, pod string) error {
 			return nil
 		}
 	}
-	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod, layout.ComputeContainer)
+	return brokerapi.Refused("the process behind the socket of Pod %s is not in the container %s of the Pod", pod,
+		layout.ComputeContainer)
 }

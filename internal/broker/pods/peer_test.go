@@ -84,8 +84,8 @@ func TestProcessMustBelongToThePod(t *testing.T) {
 	}
 }
 
-// servedEnv and servedFD make this test's binary the process behind a socket: it listens on the descriptor, closes its output to
-// report that, and waits for the end of its input.
+// servedEnv and servedFD make this test's binary the process behind a socket: it listens on the descriptor, closes its
+// output to report that, and waits for the end of its input.
 const (
 	servedEnv = "VIREO_TEST_LISTEN"
 	servedFD  = 3
@@ -103,8 +103,8 @@ func TestMain(m *testing.M) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// listenAs makes a process of another user listen on a socket. The kernel reports the credentials of the process that called
-// listen.
+// listenAs makes a process of another user listen on a socket. The kernel reports the credentials of the process that
+// called listen.
 func listenAs(t *testing.T, path string, uid uint32) {
 	t.Helper()
 	short := filepath.Join(t.TempDir(), "s")
@@ -188,7 +188,8 @@ func TestSocketOfAnotherProcess(t *testing.T) {
 	if os.Getuid() == layout.QEMUUser {
 		t.Skip("this user is QEMU's")
 	}
-	if _, _, err := p.Connect(podUID, layout.LibvirtSocketName); err == nil || !strings.Contains(err.Error(), "is served by user") {
+	if _, _, err := p.Connect(podUID, layout.LibvirtSocketName); err == nil ||
+		!strings.Contains(err.Error(), "is served by user") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -210,7 +211,8 @@ func TestForgedNames(t *testing.T) {
 	p, sockets := newPods(t, self)
 	listen(t, filepath.Join(sockets, layout.LibvirtSocketName))
 	listen(t, filepath.Join(sockets, "other"))
-	for _, pod := range []string{"", ".", "..", "../" + podUID, podUID + "/", "/", podUID + "\x00", "-", strings.Repeat("a", 64), "a_b"} {
+	for _, pod := range []string{"", ".", "..", "../" + podUID, podUID + "/", "/", podUID + "\x00", "-",
+		strings.Repeat("a", 64), "a_b"} {
 		if conn, _, err := p.Connect(pod, layout.LibvirtSocketName); err == nil {
 			_ = conn.Close()
 			t.Errorf("Pod %q was accepted", pod)
@@ -223,7 +225,8 @@ func TestForgedNames(t *testing.T) {
 			t.Errorf("Pod %q was created", pod)
 		}
 	}
-	for _, name := range []string{"", "other", "..", "../sockets/" + layout.LibvirtSocketName, layout.LibvirtSocketName + "\x00"} {
+	for _, name := range []string{"", "other", "..", "../sockets/" + layout.LibvirtSocketName,
+		layout.LibvirtSocketName + "\x00"} {
 		if conn, _, err := p.Connect(podUID, name); err == nil {
 			_ = conn.Close()
 			t.Errorf("socket %q was accepted", name)

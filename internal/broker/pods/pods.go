@@ -137,7 +137,8 @@ func (p *Pods) Libvirtd(pod string) (*os.File, error) {
 	conn, process, err := p.Connect(pod, layout.LibvirtSocketName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, &brokerapi.Error{
-			Code: brokerapi.CodeNoLauncher, Message: fmt.Sprintf("no libvirtd runs in launcher Pod %s on this node: %v", pod, err),
+			Code:    brokerapi.CodeNoLauncher,
+			Message: fmt.Sprintf("no libvirtd runs in launcher Pod %s on this node: %v", pod, err),
 		}
 	}
 	if err != nil {

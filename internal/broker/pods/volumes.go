@@ -21,7 +21,8 @@ import (
 // notClaims are the kubelet's names of kinds of volumes that are no claims.
 // Sources: kubernetes pkg/volume/{emptydir,configmap,secret,downwardapi,projected}.
 var notClaims = []string{
-	"kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~projected",
+	"kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~downward-api",
+	"kubernetes.io~projected",
 }
 
 // maxVolumes is the limit for the entries of a directory with volumes.
@@ -65,13 +66,15 @@ func (p *Pods) ClaimImage(pod string) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = claim.Close() }()
-	image, err := podprocess.OpenAt(claim, layout.DiskImage, unix.O_PATH|unix.O_NOFOLLOW, podprocess.Beneath|unix.RESOLVE_NO_XDEV)
+	image, err := podprocess.OpenAt(claim, layout.DiskImage, unix.O_PATH|unix.O_NOFOLLOW,
+		podprocess.Beneath|unix.RESOLVE_NO_XDEV)
 	if err != nil {
 		return nil, fmt.Errorf("open the image of the claim of attachment Pod %s: %w", pod, err)
 	}
 	info, err := image.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = brokerapi.Refused("%s of the claim of attachment Pod %s is no regular file but %s", layout.DiskImage, pod, info.Mode())
+		err = brokerapi.Refused("%s of the claim of attachment Pod %s is no regular file but %s", layout.DiskImage, pod,
+			info.Mode())
 	}
 	if err != nil {
 		_ = image.Close()
@@ -88,7 +91,8 @@ func expectMount(dir *os.File) error {
 		return &os.PathError{Op: "statx", Path: dir.Name(), Err: err}
 	}
 	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return brokerapi.Refused("the kubelet has mounted no claim: a volume of a node's directory (hostPath) cannot be hotplugged, and others may not be ready")
+		return brokerapi.Refused(
+			"the kubelet has mounted no claim: a volume of a node's directory (hostPath) cannot be hotplugged, and others may not be ready")
 	}
 	return nil
 }
@@ -146,7 +150,8 @@ func (p *Pods) ClaimDevice(pod, devices, nodeDev string) (*os.File, uint64, erro
 	if !found {
 		base = nodeDev
 		if below, found = strings.CutPrefix(target, "/dev/"); !found {
-			return nil, 0, brokerapi.Refused("the claim of attachment Pod %s has its device at %.256q, and not in /dev or from a CSI driver", pod, target)
+			return nil, 0, brokerapi.Refused(
+				"the claim of attachment Pod %s has its device at %.256q, and not in /dev or from a CSI driver", pod, target)
 		}
 	}
 	dir, err := openDir(base)

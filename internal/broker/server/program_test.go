@@ -11,10 +11,12 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
-// A program that is started in a way that it does not know ends with an error, and so does the check of a process that does not run.
+// A program that is started in a way that it does not know ends with an error, and so does the check of a process that
+// does not run.
 func TestArguments(t *testing.T) {
 	var own int
-	p := Program{Name: brokerapi.NetworkBroker, Flags: func(fs *flag.FlagSet) { fs.IntVar(&own, "own", 0, "a flag of the program") }}
+	p := Program{Name: brokerapi.NetworkBroker,
+		Flags: func(fs *flag.FlagSet) { fs.IntVar(&own, "own", 0, "a flag of the program") }}
 	for _, tc := range []struct {
 		want      string
 		arguments []string

@@ -157,14 +157,16 @@ func TestProgramsRequestFewVerbsOfEachOther(t *testing.T) {
 	stop()
 }
 
-// A program that another needs may be missing, end during a call, or hang. virt-handler learns which it is, and calls again.
+// A program that another needs may be missing, end during a call, or hang. virt-handler learns which it is, and calls
+// again.
 func TestCallNamesTheProgram(t *testing.T) {
 	dir := t.TempDir()
 	callPlugin := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := Call(ctx, brokerapi.DevicePlugin, dir, &brokerapi.Request{Verb: brokerapi.ExclusiveCPUs, Pod: podUID}, nil)
-		if !errors.Is(brokerapi.FromError(err), brokerapi.ErrUnreachable) || !strings.HasPrefix(err.Error(), "virt-device-plugin of this node") {
+		if !errors.Is(brokerapi.FromError(err), brokerapi.ErrUnreachable) ||
+			!strings.HasPrefix(err.Error(), "virt-device-plugin of this node") {
 			t.Errorf("got %v", err)
 		}
 		return err
@@ -222,7 +224,8 @@ func TestFewLargeRequestsAtATime(t *testing.T) {
 		}
 		bounded, end := context.WithTimeout(t.Context(), patience)
 		defer end()
-		response, err := call(bounded, socket, &brokerapi.Request{Verb: brokerapi.ChangeNetwork, Pod: podUID, Arguments: text})
+		response, err := call(bounded, socket,
+			&brokerapi.Request{Verb: brokerapi.ChangeNetwork, Pod: podUID, Arguments: text})
 		if err == nil && response.Error != nil {
 			err = response.Error
 		}

@@ -113,7 +113,9 @@ func (s *Server) watchProgram(string, None) (Task, error) {
 }
 
 // OfLibvirtd returns a task that needs the directory in /proc of the Pod's libvirtd.
-func OfLibvirtd(p *pods.Pods, limit *Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (Output, error)) Task {
+func OfLibvirtd(
+	p *pods.Pods, limit *Limiter, pod string, do func(ctx context.Context, libvirtd *os.File) (Output, error),
+) Task {
 	return Task{Limit: limit, Run: func(ctx context.Context) (Output, error) {
 		libvirtd, err := p.Libvirtd(pod)
 		if err != nil {

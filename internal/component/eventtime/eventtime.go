@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// LastObserved returns when an event was last observed: the latest of its times. Clients of core/v1 set lastTimestamp, those of
-// events.k8s.io/v1 set eventTime, and series if the event is repeated.
+// LastObserved returns when an event was last observed: the latest of its times. Clients of core/v1 set lastTimestamp,
+// those of events.k8s.io/v1 set eventTime, and series if the event is repeated.
 func LastObserved(e *corev1.Event) time.Time {
 	latest := e.LastTimestamp.Time
 	others := []time.Time{e.EventTime.Time, e.CreationTimestamp.Time}

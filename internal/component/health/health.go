@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package health serves GET /healthz on the components' metrics port, in KubeVirt's format (kubevirt/kubevirt pkg/healthz), which
-// contains the version of the configuration: clients poll it after changing the KubeVirt object until every Pod uses the change.
-// The package also serves the kubelet's probes, on a separate port.
+// Package health serves GET /healthz on the components' metrics port, in KubeVirt's format (kubevirt/kubevirt
+// pkg/healthz), which contains the version of the configuration: clients poll it after changing the KubeVirt object
+// until every Pod uses the change. The package also serves the kubelet's probes, on a separate port.
 package health
 
 import (
@@ -30,8 +30,8 @@ import (
 // Path is the path of the health check.
 const Path = "/healthz"
 
-// cacheTTL is how long the state of the API server is cached. The path needs no authentication, and requests must not load the
-// API server.
+// cacheTTL is how long the state of the API server is cached. The path needs no authentication, and requests must not
+// load the API server.
 const cacheTTL = time.Second
 
 // Check is the handler of Path. It reports 200 if the API server is reachable, and 500 otherwise.
@@ -52,13 +52,14 @@ type result struct {
 	err     error
 }
 
-// ServeHTTP implements http.Handler. The error of reaching the API server is only logged: it may contain addresses, and clients
-// are not authenticated.
+// ServeHTTP implements http.Handler. The error of reaching the API server is only logged: it may contain addresses, and
+// clients are not authenticated.
 func (c *Check) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	serverVersion, err := c.serverVersion(r)
 	code, server := http.StatusOK, map[string]any{"connectivity": "ok", "version": serverVersion}
 	if err != nil {
-		code, server = http.StatusInternalServerError, map[string]any{"connectivity": "failed", "error": "the API server cannot be reached"}
+		code, server = http.StatusInternalServerError,
+			map[string]any{"connectivity": "failed", "error": "the API server cannot be reached"}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
@@ -68,7 +69,8 @@ func (c *Check) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = response.Encode(map[string]any{"apiserver": server, "config-resource-version": c.ConfigVersion()})
 }
 
-// serverVersion returns the version of the API server, from the cache if that is recent. Concurrent callers share one request.
+// serverVersion returns the version of the API server, from the cache if that is recent. Concurrent callers share one
+// request.
 func (c *Check) serverVersion(r *http.Request) (*version.Info, error) {
 	if last := c.last.Load(); last != nil && time.Since(last.at) < cacheTTL {
 		return last.version, last.err
@@ -96,8 +98,8 @@ const (
 	// ReadyPath is the path of the readiness probe. The liveness probe's is Path.
 	ReadyPath = "/readyz"
 
-	// maxConnections limits the open connections of the probe server, to which every Pod of the cluster can connect. The kubelet
-	// opens one for each probe.
+	// maxConnections limits the open connections of the probe server, to which every Pod of the cluster can connect. The
+	// kubelet opens one for each probe.
 	maxConnections = 32
 	// probeTimeout bounds a request with its response. The kubelet waits 10 seconds at most.
 	probeTimeout = 10 * time.Second
@@ -107,9 +109,9 @@ const (
 	probeShutdown = time.Second
 )
 
-// WithProbes adds a server of the kubelet's probes to a manager, which serves the manager's checks at Path and ReadyPath. It
-// replaces the server of controller-runtime, which has no limit of connections: the manager must not have a
-// HealthProbeBindAddress.
+// WithProbes adds a server of the kubelet's probes to a manager, which serves the manager's checks at Path and
+// ReadyPath. It replaces the server of controller-runtime, which has no limit of connections: the manager must not have
+// a HealthProbeBindAddress.
 func WithProbes(mgr ctrl.Manager, address string) (ctrl.Manager, error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 	if err != nil {
@@ -122,7 +124,8 @@ func WithProbes(mgr ctrl.Manager, address string) (ctrl.Manager, error) {
 	}
 	// The manager starts a Server before its caches.
 	if err := mgr.Add(&manager.Server{
-		Name: "health probe", Server: probeServer(p.handler()), Listener: limits.Connections(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
+		Name: "health probe", Server: probeServer(p.handler()), Listener: limits.Connections(listener, maxConnections),
+		ShutdownTimeout: ptr.To(probeShutdown),
 	}); err != nil {
 		_ = listener.Close()
 		return nil, err
@@ -130,7 +133,8 @@ func WithProbes(mgr ctrl.Manager, address string) (ctrl.Manager, error) {
 	return p, nil
 }
 
-// probedManager is a manager whose checks are served by the server of WithProbes. Checks must be added before it starts.
+// probedManager is a manager whose checks are served by the server of WithProbes. Checks must be added before it
+// starts.
 type probedManager struct {
 	ctrl.Manager
 	healthy, ready *healthz.Handler
@@ -146,8 +150,8 @@ func (p *probedManager) AddReadyzCheck(name string, check healthz.Checker) error
 	return add(p.ready, name, check)
 }
 
-// Ready returns a function that reports whether all readiness checks of a manager pass. The manager is one that WithProbes
-// returned.
+// Ready returns a function that reports whether all readiness checks of a manager pass. The manager is one that
+// WithProbes returned.
 func Ready(mgr ctrl.Manager) func() bool {
 	p, probed := mgr.(*probedManager)
 	return func() bool {
@@ -184,7 +188,8 @@ func (p *probedManager) handler() http.Handler {
 // probeServer returns a server without keep-alive: the kubelet uses a new connection for each probe.
 func probeServer(handler http.Handler) *http.Server {
 	server := &http.Server{
-		Handler: handler, ReadTimeout: probeTimeout, ReadHeaderTimeout: probeTimeout, WriteTimeout: probeTimeout, MaxHeaderBytes: maxProbeHeader,
+		Handler: handler, ReadTimeout: probeTimeout, ReadHeaderTimeout: probeTimeout, WriteTimeout: probeTimeout,
+		MaxHeaderBytes: maxProbeHeader,
 	}
 	server.SetKeepAlivesEnabled(false)
 	return server

@@ -53,7 +53,8 @@ func TestFormatIsKubeVirts(t *testing.T) {
 	if api.requests == 0 || api.requests == 3 {
 		t.Errorf("the API server got %d requests for 3 checks", api.requests)
 	}
-	unreachable := &Check{APIServer: &server{err: errors.New("dial tcp 10.96.0.1:443: no route")}, ConfigVersion: func() string { return "17" }}
+	unreachable := &Check{APIServer: &server{err: errors.New("dial tcp 10.96.0.1:443: no route")},
+		ConfigVersion: func() string { return "17" }}
 	want := `{"apiserver":{"connectivity":"failed","error":"theAPIservercannotbereached"},"config-resource-version":"17"}`
 	if code, body := get(unreachable); code != http.StatusInternalServerError || body != want {
 		t.Errorf("got %d %s", code, body)
@@ -84,7 +85,8 @@ func TestCancelledCheckOfASlowAPIServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()
-	if c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil).WithContext(ctx)); w.Code != http.StatusInternalServerError {
+	if c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path,
+		nil).WithContext(ctx)); w.Code != http.StatusInternalServerError {
 		t.Errorf("the canceled check got %d", w.Code)
 	}
 	close(api.unblock)
@@ -201,7 +203,8 @@ func TestConnectionIsClosedAfterTheResponse(t *testing.T) {
 }
 
 func TestManagersChecksAreServed(t *testing.T) {
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"},
+		ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +218,8 @@ func TestManagersChecksAreServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	notYet := func(*http.Request) error { return errors.New("no certificate yet") }
-	for _, err := range []error{mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("certificate", notYet)} {
+	for _, err := range []error{mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("certificate", notYet)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,8 +232,8 @@ func TestManagersChecksAreServed(t *testing.T) {
 	go func() { done <- mgr.Start(ctx) }()
 	// A connection waits in the listener's backlog until the server has started, which does not wait for caches.
 	for path, want := range map[string]int{
-		Path: http.StatusOK, Path + "/ping": http.StatusOK, ReadyPath: http.StatusInternalServerError, ReadyPath + "/ping": http.StatusOK,
-		"/": http.StatusNotFound,
+		Path: http.StatusOK, Path + "/ping": http.StatusOK, ReadyPath: http.StatusInternalServerError,
+		ReadyPath + "/ping": http.StatusOK, "/": http.StatusNotFound,
 	} {
 		if code, err := probe(t, address, path); err != nil || code != want {
 			t.Errorf("%s: got %d, %v, not %d", path, code, err, want)

@@ -14,11 +14,12 @@ import (
 	"github.com/vireo-project/vireo/internal/component/metrics"
 )
 
-// TestPathOfClients checks that the server of virt-controller, virt-handler and virt-exportproxy answers clients that join a path which
-// starts with a slash to an address that ends in one.
+// TestPathOfClients checks that the server of virt-controller, virt-handler and virt-exportproxy answers clients that
+// join a path which starts with a slash to an address that ends in one.
 func TestPathOfClients(t *testing.T) {
 	server, err := metrics.NewServer(metrics.Options{
-		Address: "127.0.0.1:0", Health: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy") }),
+		Address: "127.0.0.1:0",
+		Health:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "healthy") }),
 	})
 	if err != nil {
 		t.Fatal(err)

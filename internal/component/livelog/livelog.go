@@ -26,7 +26,8 @@ type Log struct {
 	minimum int
 }
 
-// New returns a logger that writes JSON lines to standard error, with a minimum verbosity (logr's V levels, at most 100).
+// New returns a logger that writes JSON lines to standard error, with a minimum verbosity (logr's V levels, at most
+// 100).
 func New(verbosity int) (*Log, error) {
 	config := zap.NewProductionConfig()
 	config.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder

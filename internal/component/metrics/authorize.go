@@ -28,23 +28,25 @@ const (
 	// reviewTTL is how long the decision about a token is used again, and maxReviews is how many of each kind are kept.
 	reviewTTL  = time.Minute
 	maxReviews = 256
-	// acceptedTTL is how long it is remembered that a token was accepted, and thus reviewed again with a limit of its own. It is longer
-	// than the usual interval of scrapes.
+	// acceptedTTL is how long it is remembered that a token was accepted, and thus reviewed again with a limit of its own.
+	// It is longer than the usual interval of scrapes.
 	acceptedTTL = time.Hour
-	// reviewsPerSecond and reviewBurst limit the requests to the API server of each kind, for tokens that were accepted before and for
-	// others.
+	// reviewsPerSecond and reviewBurst limit the requests to the API server of each kind, for tokens that were accepted
+	// before and for others.
 	reviewsPerSecond, reviewBurst = 10, 20
-	// maxUnknown is how many tokens of one address that were not accepted before are reviewed at the same time. Their reviews wait for the
-	// same limit as that of a new token of Prometheus, so this bounds how long a Pod can make it wait.
+	// maxUnknown is how many tokens of one address that were not accepted before are reviewed at the same time. Their
+	// reviews wait for the same limit as that of a new token of Prometheus, so this bounds how long a Pod can make it
+	// wait.
 	maxUnknown = 2
 	// reviewTimeout bounds the requests to the API server for a decision.
 	reviewTimeout = 10 * time.Second
 )
 
-// authorized returns a handler for clients with a token whose user may get the request's path, which the API server decides.
+// authorized returns a handler for clients with a token whose user may get the request's path, which the API server
+// decides.
 //
-// controller-runtime has such a filter, too. It is built from the API server's library with its expression language, which was more than
-// a third of virt-handler's program, and of its memory at rest.
+// controller-runtime has such a filter, too. It is built from the API server's library with its expression language,
+// which was more than a third of virt-handler's program, and of its memory at rest.
 func authorized(config *rest.Config, client *http.Client, handler http.Handler) (http.Handler, error) {
 	unknown, err := newReviewer(config, client)
 	if err != nil {
@@ -57,14 +59,15 @@ func authorized(config *rest.Config, client *http.Client, handler http.Handler) 
 	return newGuard(unknown, known, handler), nil
 }
 
-// guard admits clients by their tokens. Anyone can send any number of tokens that are denied, so these share neither memory nor the limit
-// of requests with those that were accepted: otherwise Prometheus would have to compete with them at each scrape.
+// guard admits clients by their tokens. Anyone can send any number of tokens that are denied, so these share neither
+// memory nor the limit of requests with those that were accepted: otherwise Prometheus would have to compete with them
+// at each scrape.
 type guard struct {
 	// unknown reviews tokens that were not accepted before, and known those that were.
 	unknown, known *reviewer
 	handler        http.Handler
-	// admitted and denied have the decisions that are used again, denied with the status of the response. accepted has those that admitted
-	// a client at any time in the last acceptedTTL.
+	// admitted and denied have the decisions that are used again, denied with the status of the response. accepted has
+	// those that admitted a client at any time in the last acceptedTTL.
 	admitted, denied, accepted *cache.LRUExpireCache
 
 	mu sync.Mutex
@@ -75,8 +78,8 @@ type guard struct {
 func newGuard(unknown, known *reviewer, handler http.Handler) *guard {
 	return &guard{
 		unknown: unknown, known: known, handler: handler,
-		admitted: cache.NewLRUExpireCache(maxReviews), denied: cache.NewLRUExpireCache(maxReviews), accepted: cache.NewLRUExpireCache(maxReviews),
-		reviewing: map[string]int{},
+		admitted: cache.NewLRUExpireCache(maxReviews), denied: cache.NewLRUExpireCache(maxReviews),
+		accepted: cache.NewLRUExpireCache(maxReviews), reviewing: map[string]int{},
 	}
 }
 
@@ -201,7 +204,8 @@ func newReviewer(config *rest.Config, client *http.Client) (*reviewer, error) {
 func (v *reviewer) decide(ctx context.Context, token string, q question) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	review, err := v.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	review, err := v.tokens.Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("review a token: %w", err)
 	}

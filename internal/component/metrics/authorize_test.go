@@ -55,7 +55,8 @@ func (r *reviews) reviewer(count *int) *reviewer {
 	api.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 		asked := review.Spec
-		review.Status.Allowed = asked.User == "prometheus" && asked.Groups[0] == "group" && asked.Extra["key"][0] == "value" &&
+		review.Status.Allowed = asked.User == "prometheus" && asked.Groups[0] == "group" &&
+			asked.Extra["key"][0] == "value" &&
 			*asked.NonResourceAttributes == authorizationv1.NonResourceAttributes{Path: Path, Verb: "get"}
 		return true, review, nil
 	})
@@ -189,10 +190,13 @@ func TestTokensDoNotDelayDecisionsAboutAccess(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		api := roundTripper(func(r *http.Request) (*http.Response, error) {
 			return &http.Response{
-				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}")), Request: r,
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}},
+				Body: io.NopCloser(strings.NewReader("{}")), Request: r,
 			}, nil
 		})
-		v, err := newReviewer(&rest.Config{Host: "https://api.example", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, &http.Client{Transport: api})
+		v, err := newReviewer(
+			&rest.Config{Host: "https://api.example", ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
+			&http.Client{Transport: api})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +205,8 @@ func TestTokensDoNotDelayDecisionsAboutAccess(t *testing.T) {
 		}
 		synctest.Wait()
 		start := time.Now()
-		if _, err := v.access.Create(ctx, &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{}); err != nil || time.Since(start) > 0 {
+		if _, err := v.access.Create(ctx, &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{}); err != nil ||
+			time.Since(start) > 0 {
 			t.Errorf("the decision took %s, %v", time.Since(start), err)
 		}
 		cancel()

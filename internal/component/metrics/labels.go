@@ -42,8 +42,8 @@ const (
 // Text returns a text of a tenant or a guest as the value of a label: printable, valid UTF-8 of at most 128 characters.
 func Text(s string) string { return printable.Text(s, maxText) }
 
-// LabelFilter decides which labels of VMs and VMIs become labels of metrics: those of the allow list that are not in the ignore
-// list. Without the ConfigMap, all of them do, as in KubeVirt.
+// LabelFilter decides which labels of VMs and VMIs become labels of metrics: those of the allow list that are not in
+// the ignore list. Without the ConfigMap, all of them do, as in KubeVirt.
 type LabelFilter struct{ lists atomic.Pointer[lists] }
 
 type lists struct {
@@ -81,9 +81,9 @@ func keys(text string) map[string]bool {
 	return out
 }
 
-// Select returns the selected labels of an object under the names that they have in a metric: the prefix and the key, in which an
-// underscore replaces each character that Prometheus does not allow. If two keys have the same name, the last in alphabetical order
-// wins. Of more than 64 keys, the first in that order are selected.
+// Select returns the selected labels of an object under the names that they have in a metric: the prefix and the key,
+// in which an underscore replaces each character that Prometheus does not allow. If two keys have the same name, the
+// last in alphabetical order wins. Of more than 64 keys, the first in that order are selected.
 func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string]string {
 	use := f.lists.Load()
 	selected := make([]string, 0, len(labels))
@@ -100,8 +100,8 @@ func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string
 	return out
 }
 
-// size returns how many bytes the selected labels take in a series. It counts all labels of an object with more than 64, and selects none:
-// the labels of all objects together may be too large for the memory.
+// size returns how many bytes the selected labels take in a series. It counts all labels of an object with more than
+// 64, and selects none: the labels of all objects together may be too large for the memory.
 func (f *LabelFilter) size(prefix string, labels map[string]string) int64 {
 	use, size := f.lists.Load(), 0
 	for key, value := range labels {
@@ -123,13 +123,15 @@ func labelName(key string) string {
 	}, key)
 }
 
-// AddLabelFilter returns a LabelFilter that follows the ConfigMap in the install namespace, with a cache of its own that contains
-// nothing else.
+// AddLabelFilter returns a LabelFilter that follows the ConfigMap in the install namespace, with a cache of its own
+// that contains nothing else.
 func AddLabelFilter(mgr ctrl.Manager, namespace string) (*LabelFilter, error) {
 	objects, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: cache.TransformStripManagedFields(),
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {
-			Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", LabelsConfigMap)}},
+			Namespaces: map[string]cache.Config{namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name",
+				LabelsConfigMap)}},
 		}},
 	})
 	if err != nil {
@@ -175,17 +177,19 @@ func (l *labelFollower) Start(ctx context.Context) error {
 }
 
 const (
-	// relabelInterval is how long an object keeps its labels in metrics at least. Each change of a label makes new series of all metrics
-	// of the object, which Prometheus keeps in memory for hours: a user who changes a label in a loop could exhaust it.
+	// relabelInterval is how long an object keeps its labels in metrics at least. Each change of a label makes new series
+	// of all metrics of the object, which Prometheus keeps in memory for hours: a user who changes a label in a loop could
+	// exhaust it.
 	relabelInterval = 10 * time.Minute
-	// labelOverhead is how many bytes a label of a series takes in memory besides its texts: a LabelPair, its pointer, and two strings.
+	// labelOverhead is how many bytes a label of a series takes in memory besides its texts: a LabelPair, its pointer, and
+	// two strings.
 	labelOverhead = 104
-	// maxKept is how many bytes the labels of an object may have, including those that are not selected. An object of the API server may
-	// have far more, which would be kept for relabelInterval after the object has changed.
+	// maxKept is how many bytes the labels of an object may have, including those that are not selected. An object of the
+	// API server may have far more, which would be kept for relabelInterval after the object has changed.
 	maxKept = 64 << 10
-	// LabelCopies is how often the bytes of a LabelBudget are in memory at most: in the metrics that are gathered, those that were
-	// gathered before and those of the current page; in a page while it is encoded, whose buffer doubles; and in an older page that is
-	// still being sent, both as text and compressed.
+	// LabelCopies is how often the bytes of a LabelBudget are in memory at most: in the metrics that are gathered, those
+	// that were gathered before and those of the current page; in a page while it is encoded, whose buffer doubles; and in
+	// an older page that is still being sent, both as text and compressed.
 	LabelCopies = 8
 )
 
@@ -198,13 +202,13 @@ type Labeled struct {
 	Series int
 }
 
-// LabelBudget decides which objects have labels of users in the metrics of a process. Users choose the number of the objects, of their
-// labels and how often these change, so all have a limit.
+// LabelBudget decides which objects have labels of users in the metrics of a process. Users choose the number of the
+// objects, of their labels and how often these change, so all have a limit.
 //
-// All labels together have one limit, which depends on the memory of the process. If they exceed it, each namespace gets an equal part,
-// and what a namespace does not need is divided among the others. A smaller fixed limit for each namespace would take the labels from a
-// fleet in one namespace for which there is enough memory. So a namespace with many labels loses some of its own, before it costs others
-// any.
+// All labels together have one limit, which depends on the memory of the process. If they exceed it, each namespace
+// gets an equal part, and what a namespace does not need is divided among the others. A smaller fixed limit for each
+// namespace would take the labels from a fleet in one namespace for which there is enough memory. So a namespace with
+// many labels loses some of its own, before it costs others any.
 type LabelBudget struct {
 	// Filter and Prefix are those of LabelFilter.Select.
 	Filter *LabelFilter
@@ -228,9 +232,9 @@ type takenLabels struct {
 	tooLarge bool
 }
 
-// Of returns the labels that the metrics of objects have, in the order of the objects, for LabelFilter.Select: those that each had up to
-// ten minutes ago. Objects beyond the limit have none. Which ones have is decided in the order of their UIDs, so that it does not change
-// from one scrape to the next.
+// Of returns the labels that the metrics of objects have, in the order of the objects, for LabelFilter.Select: those
+// that each had up to ten minutes ago. Objects beyond the limit have none. Which ones have is decided in the order of
+// their UIDs, so that it does not change from one scrape to the next.
 func (b *LabelBudget) Of(objects []Labeled) []map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -258,8 +262,8 @@ func (b *LabelBudget) Of(objects []Labeled) []map[string]string {
 	return out
 }
 
-// take takes over the labels of new objects, and those that have changed if the last change is old enough. It forgets objects that are
-// gone.
+// take takes over the labels of new objects, and those that have changed if the last change is old enough. It forgets
+// objects that are gone.
 func (b *LabelBudget) take(objects []Labeled) {
 	now, taken := time.Now(), make(map[types.UID]takenLabels, len(objects))
 	if b.Clock != nil {
@@ -282,8 +286,8 @@ func (b *LabelBudget) take(objects []Labeled) {
 	b.taken = taken
 }
 
-// isTooLarge reports whether an object has too many labels for any to be kept: more than fit into the limit for all objects, or more texts
-// than the labels of a VM have in practice.
+// isTooLarge reports whether an object has too many labels for any to be kept: more than fit into the limit for all
+// objects, or more texts than the labels of a VM have in practice.
 func (b *LabelBudget) isTooLarge(o *Labeled) bool {
 	texts := 0
 	for key, value := range o.Labels {
@@ -295,7 +299,8 @@ func (b *LabelBudget) isTooLarge(o *Labeled) bool {
 // shares divides bytes among namespaces: each gets what it wants, or as much as all others that want more.
 func shares(wanted map[string]int64, bytes int64) map[string]int64 {
 	out := make(map[string]int64, len(wanted))
-	namespaces := slices.SortedFunc(maps.Keys(wanted), func(a, b string) int { return cmp.Or(cmp.Compare(wanted[a], wanted[b]), cmp.Compare(a, b)) })
+	namespaces := slices.SortedFunc(maps.Keys(wanted),
+		func(a, b string) int { return cmp.Or(cmp.Compare(wanted[a], wanted[b]), cmp.Compare(a, b)) })
 	for i, namespace := range namespaces {
 		out[namespace] = min(wanted[namespace], bytes/int64(len(namespaces)-i))
 		bytes -= out[namespace]
@@ -313,8 +318,9 @@ func (b *LabelBudget) report(missing map[string]int) {
 				most = namespace
 			}
 		}
-		log.Log.WithName("metrics").Info("Some objects have no labels of users in the metrics, because all labels exceed the limit. "+
-			"Choose the labels that you need with the ConfigMap "+LabelsConfigMap,
+		log.Log.WithName("metrics").Info(
+			"Some objects have no labels of users in the metrics, because all labels exceed the limit. "+
+				"Choose the labels that you need with the ConfigMap "+LabelsConfigMap,
 			"objects", objects, "limitBytes", b.Bytes, "namespaceWithMost", most, "objectsOfIt", missing[most])
 	}
 	b.short = len(missing) > 0

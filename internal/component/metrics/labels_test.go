@@ -58,7 +58,8 @@ func TestLabelsAreCapped(t *testing.T) {
 		}
 	}
 	// Two keys that become one name are one label.
-	if diff := cmp.Diff(map[string]string{"a_b": "2"}, f.Select("", map[string]string{"a-b": "1", "a.b": "2"})); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a_b": "2"},
+		f.Select("", map[string]string{"a-b": "1", "a.b": "2"})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -67,7 +68,8 @@ func TestLabelsAreCapped(t *testing.T) {
 func fleet(namespace string, count, labels int) []Labeled {
 	objects := make([]Labeled, count)
 	for i := range objects {
-		objects[i] = Labeled{UID: types.UID(fmt.Sprintf("%s-%05d", namespace, i)), Namespace: namespace, Labels: map[string]string{}, Series: 1}
+		objects[i] = Labeled{UID: types.UID(fmt.Sprintf("%s-%05d", namespace, i)), Namespace: namespace,
+			Labels: map[string]string{}, Series: 1}
 		for j := range labels {
 			objects[i].Labels[fmt.Sprintf("key-%020d", j)] = strings.Repeat("v", 30)
 		}
@@ -151,7 +153,8 @@ func TestLabelsChangeAtMostEveryTenMinutes(t *testing.T) {
 // Labels that are taken over stay in memory for ten minutes after they have changed.
 func TestLabelsOfAnySizeAreNotKept(t *testing.T) {
 	now := clocktesting.NewFakePassiveClock(time.Now())
-	small, large := map[string]string{"key": "value"}, map[string]string{"hidden": strings.Repeat("x", maxKept), "key": "value"}
+	small, large := map[string]string{"key": "value"},
+		map[string]string{"hidden": strings.Repeat("x", maxKept), "key": "value"}
 	for name, bytes := range map[string]int64{"larger than any": 1 << 20, "more than the limit": 200} {
 		b := &LabelBudget{Filter: NewLabelFilter(), Bytes: bytes, Clock: now}
 		labels := large

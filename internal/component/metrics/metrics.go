@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package metrics serves the metrics of a component under KubeVirt's names, and defines the metrics that all components share. The
-// names, types and labels are KubeVirt's (kubevirt/kubevirt docs/observability/metrics.md), except for those with the prefix vireo_;
-// docs/metrics.md lists them.
+// Package metrics serves the metrics of a component under KubeVirt's names, and defines the metrics that all components
+// share. The names, types and labels are KubeVirt's (kubevirt/kubevirt docs/observability/metrics.md), except for those
+// with the prefix vireo_; docs/metrics.md lists them.
 package metrics
 
 import (
@@ -36,7 +36,8 @@ func Describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("kubevirt_"+name, help, labels, nil)
 }
 
-// DescribeOwn describes a metric that KubeVirt does not have. Its prefix is another, so that it cannot become one of KubeVirt's.
+// DescribeOwn describes a metric that KubeVirt does not have. Its prefix is another, so that it cannot become one of
+// KubeVirt's.
 func DescribeOwn(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("vireo_"+name, help, labels, nil)
 }
@@ -62,13 +63,13 @@ func Bool(value bool) float64 {
 const (
 	// minAge and maxAge bound how long a result is cached.
 	minAge, maxAge = time.Second, 10 * time.Second
-	// ageFactor is how long a result is cached within these bounds, as a multiple of the time that gathering took. So gathering takes
-	// at most a tenth of a CPU, however often clients, which need not authenticate, request the metrics.
+	// ageFactor is how long a result is cached within these bounds, as a multiple of the time that gathering took. So
+	// gathering takes at most a tenth of a CPU, however often clients, which need not authenticate, request the metrics.
 	ageFactor = 9
 )
 
-// queues adds KubeVirt's metrics of work queues to those of a registry. controller-runtime's are the same, with another prefix
-// and other labels. It registers itself with client-go, which accepts only one registration.
+// queues adds KubeVirt's metrics of work queues to those of a registry. controller-runtime's are the same, with another
+// prefix and other labels. It registers itself with client-go, which accepts only one registration.
 type queues struct {
 	from prometheus.Gatherer
 	// names are KubeVirt's names of the queues, by the names of the controllers.
@@ -100,14 +101,16 @@ func (q queues) Gather() ([]*dto.MetricFamily, error) {
 
 // translate returns a family with KubeVirt's name and the label name only. Depths of different priorities are added.
 func (q queues) translate(family *dto.MetricFamily) *dto.MetricFamily {
-	out := &dto.MetricFamily{Name: ptr.To("kubevirt_" + family.GetName()), Help: family.Help, Type: family.Type, Unit: family.Unit}
+	out := &dto.MetricFamily{Name: ptr.To("kubevirt_" + family.GetName()), Help: family.Help, Type: family.Type,
+		Unit: family.Unit}
 	byName := map[string]*dto.Metric{}
 	for _, metric := range family.Metric {
 		name := q.nameOf(metric)
 		known, ok := byName[name]
 		if !ok {
 			translated := &dto.Metric{
-				Label: []*dto.LabelPair{{Name: ptr.To("name"), Value: &name}}, Counter: metric.Counter, Histogram: classic(metric.Histogram),
+				Label: []*dto.LabelPair{{Name: ptr.To("name"), Value: &name}}, Counter: metric.Counter,
+				Histogram: classic(metric.Histogram),
 			}
 			if metric.Gauge != nil {
 				translated.Gauge = &dto.Gauge{Value: ptr.To(metric.Gauge.GetValue())}
@@ -196,8 +199,8 @@ var syncsDesc = Describe("vmi_sync_total", "How often a VMI was reconciled.", "n
 
 // Syncs counts the reconciliations of VMIs. A VMI that does not exist any more has no series.
 type Syncs struct {
-	// Exists reports whether a VMI still exists, according to a cache. It is called after each reconciliation: there is one after the
-	// deletion.
+	// Exists reports whether a VMI still exists, according to a cache. It is called after each reconciliation: there is
+	// one after the deletion.
 	Exists func(context.Context, types.NamespacedName) bool
 
 	mu    sync.Mutex
@@ -246,16 +249,18 @@ var (
 	}, []string{"code", "method", "host", "resource", "verb"})
 	requestLatency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kubevirt_rest_client_request_latency_seconds", Help: "How long requests to the API server took.",
-		Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
+		Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45,
+			60},
 	}, []string{"verb", "url"})
 	rateLimiterLatency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "kubevirt_rest_client_rate_limiter_duration_seconds", Help: "How long requests to the API server waited for the client's rate limit.",
+		Name:    "kubevirt_rest_client_rate_limiter_duration_seconds",
+		Help:    "How long requests to the API server waited for the client's rate limit.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 10),
 	}, []string{"verb", "url"})
 )
 
-// client-go has one set of hooks, which can be registered only once, and controller-runtime has already done so. The hooks are therefore
-// extended here, before the first client is created.
+// client-go has one set of hooks, which can be registered only once, and controller-runtime has already done so. The
+// hooks are therefore extended here, before the first client is created.
 func init() {
 	clientmetrics.RequestLatency = both{clientmetrics.RequestLatency, requestLatency}
 	clientmetrics.RateLimiterLatency = both{clientmetrics.RateLimiterLatency, rateLimiterLatency}
@@ -296,7 +301,8 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 func (c *counter) WrappedRoundTripper() http.RoundTripper { return c.next }
 
 // verbs are KubeVirt's verbs by HTTP method, except for GET.
-var verbs = map[string]string{http.MethodPost: "CREATE", http.MethodPut: "UPDATE", http.MethodPatch: "PATCH", http.MethodDelete: "DELETE"}
+var verbs = map[string]string{http.MethodPost: "CREATE", http.MethodPut: "UPDATE", http.MethodPatch: "PATCH",
+	http.MethodDelete: "DELETE"}
 
 // operation returns the resource and the verb of a request to the API server, in KubeVirt's words.
 func operation(r *http.Request) (resource, verb string) {

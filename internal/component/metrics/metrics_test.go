@@ -26,8 +26,10 @@ import (
 
 func TestQueuesHaveKubeVirtsNames(t *testing.T) {
 	r := prometheus.NewRegistry()
-	depth := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "h"}, []string{"name", "controller", "priority"})
-	adds := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "h"}, []string{"name", "controller"})
+	depth := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "h"},
+		[]string{"name", "controller", "priority"})
+	adds := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "h"},
+		[]string{"name", "controller"})
 	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "workqueue_work_duration_seconds", Help: "h", Buckets: []float64{1}, NativeHistogramBucketFactor: 1.1,
 	}, []string{"name", "controller"})
@@ -126,7 +128,8 @@ func TestSyncs(t *testing.T) {
 	}
 	expect := func(want string) {
 		t.Helper()
-		want = "# HELP kubevirt_vmi_sync_total How often a VMI was reconciled.\n# TYPE kubevirt_vmi_sync_total counter\n" + want
+		want = "# HELP kubevirt_vmi_sync_total How often a VMI was reconciled.\n# TYPE kubevirt_vmi_sync_total counter\n" +
+			want
 		if err := testutil.CollectAndCompare(s, strings.NewReader(want)); err != nil {
 			t.Error(err)
 		}
@@ -200,7 +203,8 @@ func TestRequestsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	get := func() error {
-		return client.Get().Namespace("ns").Resource("pods").Name("secret-name").MaxRetries(0).Do(t.Context()).Into(&corev1.Pod{})
+		return client.Get().Namespace("ns").Resource("pods").Name("secret-name").MaxRetries(0).Do(t.Context()).Into(
+			&corev1.Pod{})
 	}
 	if err := get(); err != nil {
 		t.Fatal(err)
@@ -226,7 +230,8 @@ kubevirt_rest_client_requests_total{code="<error>",host="` + host + `",method="G
 		t.Fatalf("got %v (%v)", families, err)
 	}
 	for _, label := range families[0].Metric[0].Label {
-		if label.GetName() == "url" && (strings.Contains(label.GetValue(), "secret") || !strings.Contains(label.GetValue(), "pods")) {
+		if label.GetName() == "url" &&
+			(strings.Contains(label.GetValue(), "secret") || !strings.Contains(label.GetValue(), "pods")) {
 			t.Errorf("the URL is %s, not a template", label.GetValue())
 		}
 	}

@@ -33,11 +33,11 @@ import (
 )
 
 const (
-	// maxConnections limits the open connections of the server, to which every Pod of the cluster can connect unless a network
-	// policy forbids it. Each Prometheus keeps one open.
+	// maxConnections limits the open connections of the server, to which every Pod of the cluster can connect unless a
+	// network policy forbids it. Each Prometheus keeps one open.
 	maxConnections = 64
-	// maxProtected is how many requests in service keep their connections when there are too many. Half of the connections stay free
-	// for new ones, so that slow clients cannot keep out others.
+	// maxProtected is how many requests in service keep their connections when there are too many. Half of the connections
+	// stay free for new ones, so that slow clients cannot keep out others.
 	maxProtected = maxConnections / 2
 	// requestTimeout bounds a request with its response. Prometheus waits 10 seconds by default.
 	requestTimeout = 30 * time.Second
@@ -71,8 +71,8 @@ type Options struct {
 	Authorize bool
 }
 
-// AddServer adds a server of a component's metrics to a manager. It replaces the server of controller-runtime, which has no limit of
-// connections: the manager must have the metrics' BindAddress "0".
+// AddServer adds a server of a component's metrics to a manager. It replaces the server of controller-runtime, which
+// has no limit of connections: the manager must have the metrics' BindAddress "0".
 func AddServer(mgr ctrl.Manager, o Options) error {
 	handler, err := Handler(o)
 	if err != nil {
@@ -94,7 +94,8 @@ func AddServer(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// NewServer returns a server of the metrics of a component that has no manager. It listens already. Options.Authorize is not supported.
+// NewServer returns a server of the metrics of a component that has no manager. It listens already. Options.Authorize
+// is not supported.
 func NewServer(o Options) (*manager.Server, error) {
 	handler, err := Handler(o)
 	if err != nil {
@@ -122,7 +123,8 @@ func listen(handler http.Handler, o Options) (*manager.Server, error) {
 		return nil, fmt.Errorf("cannot listen for requests of the metrics: %w", err)
 	}
 	return &manager.Server{
-		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(limits.Connections(listener, maxConnections), config),
+		Name: "metrics", Server: newServer(mux),
+		Listener:        tls.NewListener(limits.Connections(listener, maxConnections), config),
 		ShutdownTimeout: ptr.To(shutdownTimeout),
 	}, nil
 }
@@ -181,11 +183,11 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// page serves what was gathered in Prometheus' text format. It is encoded once, however many requests there are: no one has to
-// authenticate, and encoding takes longer than gathering.
+// page serves what was gathered in Prometheus' text format. It is encoded once, however many requests there are: no one
+// has to authenticate, and encoding takes longer than gathering.
 //
-// A client may take its time to receive a page. While one sends an old page, the current one is not replaced if it is in use, too: with
-// many slow clients there would otherwise be many pages in memory.
+// A client may take its time to receive a page. While one sends an old page, the current one is not replaced if it is
+// in use, too: with many slow clients there would otherwise be many pages in memory.
 type page struct {
 	from prometheus.Gatherer
 
@@ -201,8 +203,8 @@ type version struct {
 	users int
 }
 
-// ServeHTTP implements http.Handler. If some metrics could not be gathered, it serves the others: what a guest or a tenant reports
-// must not remove the metrics of others.
+// ServeHTTP implements http.Handler. If some metrics could not be gathered, it serves the others: what a guest or a
+// tenant reports must not remove the metrics of others.
 func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	families, err := p.from.Gather()
 	if err != nil {

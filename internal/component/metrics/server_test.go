@@ -37,7 +37,8 @@ func (broken) Collect(to chan<- prometheus.Metric) {
 }
 
 func TestServer(t *testing.T) {
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"}, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(&rest.Config{Host: "127.0.0.1:1"},
+		ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestServer(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		ForceAttemptHTTP2: true}}
 	get := func(path string) (int, string) {
 		t.Helper()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+path, nil)
@@ -79,7 +81,8 @@ func TestServer(t *testing.T) {
 		return response.StatusCode, string(body)
 	}
 	// A metric that cannot be collected does not remove the others.
-	if code, body := get(Path); code != http.StatusOK || !strings.Contains(body, "\nkubevirt_good 1\n") || !strings.Contains(body, "\ngo_goroutines ") {
+	if code, body := get(Path); code != http.StatusOK || !strings.Contains(body, "\nkubevirt_good 1\n") ||
+		!strings.Contains(body, "\ngo_goroutines ") {
 		t.Errorf("got %d %.500s", code, body)
 	}
 	if code, body := get("/healthz"); code != http.StatusOK || body != "healthy" {
@@ -167,7 +170,8 @@ func TestRequestsInServiceKeepTheirConnections(t *testing.T) {
 	}
 }
 
-// What was gathered once is encoded once, and compressed once, however many requests there are and however many of them are canceled.
+// What was gathered once is encoded once, and compressed once, however many requests there are and however many of them
+// are canceled.
 func TestPageIsEncodedOnce(t *testing.T) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubevirt_good", Help: "h"})
 	registry := prometheus.NewRegistry()
@@ -202,7 +206,8 @@ func TestPageIsEncodedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	unzipped, err := io.ReadAll(reader)
-	if err != nil || string(unzipped) != string(p.current.plain) || !strings.Contains(string(unzipped), "\nkubevirt_good 0\n") {
+	if err != nil || string(unzipped) != string(p.current.plain) ||
+		!strings.Contains(string(unzipped), "\nkubevirt_good 0\n") {
 		t.Errorf("%q (%v)", unzipped, err)
 	}
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package otlp exports traces over OTLP. The environment variables of OpenTelemetry configure it; without an endpoint it is off.
+// Package otlp exports traces over OTLP. The environment variables of OpenTelemetry configure it; without an endpoint
+// it is off.
 package otlp
 
 import (
@@ -31,7 +32,8 @@ import (
 const (
 	// logInterval is the shortest time between two log lines about failed exports.
 	logInterval = time.Minute
-	// flushTimeout is how long a process that stops waits for the export of the last traces. A leader keeps its Lease meanwhile.
+	// flushTimeout is how long a process that stops waits for the export of the last traces. A leader keeps its Lease
+	// meanwhile.
 	flushTimeout = time.Second
 
 	endpoint       = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -41,7 +43,8 @@ const (
 	scope        = "github.com/vireo-project/vireo/internal/component/otlp"
 )
 
-// Exporter exports traces. Its methods do not wait for the collector: spans are queued, and dropped when the queue is full.
+// Exporter exports traces. Its methods do not wait for the collector: spans are queued, and dropped when the queue is
+// full.
 type Exporter struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -52,8 +55,10 @@ func New(ctx context.Context, service, version string, log logr.Logger) (*Export
 	if !enabled(os.Getenv) {
 		return nil, nil
 	}
-	if p := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), protocolGRPC); p != protocolGRPC {
-		return nil, fmt.Errorf("cannot export traces by the protocol %q: set OTEL_EXPORTER_OTLP_PROTOCOL to %s", p, protocolGRPC)
+	if p := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		protocolGRPC); p != protocolGRPC {
+		return nil, fmt.Errorf("cannot export traces by the protocol %q: set OTEL_EXPORTER_OTLP_PROTOCOL to %s", p,
+			protocolGRPC)
 	}
 	if err := checkEndpoints(os.Getenv); err != nil {
 		return nil, err
@@ -62,7 +67,8 @@ func New(ctx context.Context, service, version string, log logr.Logger) (*Export
 	otel.SetLogger(log)
 	otel.SetErrorHandler(&limited{log: log, sometimes: rate.Sometimes{Interval: logInterval}})
 	// Variables have precedence over attributes that come before them.
-	attributes, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName(service), semconv.ServiceVersion(version)),
+	attributes, err := resource.New(ctx,
+		resource.WithAttributes(semconv.ServiceName(service), semconv.ServiceVersion(version)),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		log.Error(err, "Cannot read some attributes of this process, exporting traces without them")
@@ -72,7 +78,8 @@ func New(ctx context.Context, service, version string, log logr.Logger) (*Export
 	if err != nil {
 		return nil, fmt.Errorf("cannot export traces: %w", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(client), sdktrace.WithResource(attributes), sdktrace.WithIDGenerator(fromPosition{}))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(client), sdktrace.WithResource(attributes),
+		sdktrace.WithIDGenerator(fromPosition{}))
 	return &Exporter{provider: provider, tracer: provider.Tracer(scope)}, nil
 }
 
@@ -93,7 +100,8 @@ func checkEndpoints(getenv func(string) string) error {
 
 // enabled reports whether there is an endpoint, and no variable that turns traces off.
 func enabled(getenv func(string) string) bool {
-	if disabled, err := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); err == nil && disabled || getenv("OTEL_TRACES_EXPORTER") == "none" {
+	if disabled, err := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); err == nil && disabled ||
+		getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
 	}
 	return getenv(tracesEndpoint) != "" || getenv(endpoint) != ""
@@ -142,8 +150,8 @@ func Text(key, value string) attribute.KeyValue {
 	return attribute.String(key, printable.Text(value, maxText))
 }
 
-// position identifies a span: the trace's key, and the names of the span and of its ancestors except for the root. IDs are hashes of it,
-// so the IDs of a trace are the same in each process and known before it is exported.
+// position identifies a span: the trace's key, and the names of the span and of its ancestors except for the root. IDs
+// are hashes of it, so the IDs of a trace are the same in each process and known before it is exported.
 type position struct{ key, path string }
 
 type positionKey struct{}

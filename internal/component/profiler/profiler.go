@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package profiler takes profiles of its process for the cluster profiler, and serves them to virt-api on KubeVirt's paths.
+// Package profiler takes profiles of its process for the cluster profiler, and serves them to virt-api on KubeVirt's
+// paths.
 package profiler
 
 import (
@@ -177,8 +178,8 @@ func Register(mux *http.ServeMux, handler http.Handler) {
 	}
 }
 
-// OnlyAPI serves only requests on connections that verify accepts. It is for servers whose handshakes verify no client certificate, so
-// that anyone can connect to them. A request without a certificate is rejected without calling verify.
+// OnlyAPI serves only requests on connections that verify accepts. It is for servers whose handshakes verify no client
+// certificate, so that anyone can connect to them. A request without a certificate is rejected without calling verify.
 func OnlyAPI(verify func(*tls.ConnectionState) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || verify(r.TLS) != nil {

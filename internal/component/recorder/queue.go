@@ -17,9 +17,9 @@ type pending struct {
 	result *record.EventCorrelateResult
 }
 
-// queue contains the events of each namespace, in the order in which they were recorded. Its capacity is shared: when it is full,
-// the newest event of the namespace with the most events is dropped, so that a noisy namespace does not displace the events of
-// others.
+// queue contains the events of each namespace, in the order in which they were recorded. Its capacity is shared: when
+// it is full, the newest event of the namespace with the most events is dropped, so that a noisy namespace does not
+// displace the events of others.
 type queue struct {
 	capacity int
 
@@ -33,8 +33,8 @@ func newQueue(capacity int) *queue {
 	return &queue{capacity: capacity, byNamespace: map[string][]*pending{}}
 }
 
-// push adds an event. It reports whether the event is the only one of its namespace, and returns the event that was dropped
-// because the queue is full: another one, or the new one itself.
+// push adds an event. It reports whether the event is the only one of its namespace, and returns the event that was
+// dropped because the queue is full: another one, or the new one itself.
 func (q *queue) push(event *corev1.Event) (first bool, dropped *corev1.Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

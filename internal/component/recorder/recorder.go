@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package recorder records core/v1 events. Unlike client-go's recorder, it sends the events of one namespace in the order in
-// which they were recorded, and serves the namespaces round-robin, so that one namespace neither delays nor displaces the events of
-// others. See docs/adr/0061.
+// Package recorder records core/v1 events. Unlike client-go's recorder, it sends the events of one namespace in the
+// order in which they were recorded, and serves the namespaces round-robin, so that one namespace neither delays nor
+// displaces the events of others. See docs/adr/0061.
 package recorder
 
 import (
@@ -33,8 +33,8 @@ const (
 	capacity = 1000
 	// senders is the number of namespaces whose events are sent concurrently.
 	senders = 4
-	// firstDelay and maxDelay bound the backoff between attempts to send an event, and maxAttempts is their number. Together they take
-	// two minutes, as in client-go's broadcaster.
+	// firstDelay and maxDelay bound the backoff between attempts to send an event, and maxAttempts is their number.
+	// Together they take two minutes, as in client-go's broadcaster.
 	firstDelay, maxDelay = time.Second, 16 * time.Second
 	maxAttempts          = 12
 	// requestTimeout bounds an attempt.
@@ -57,12 +57,13 @@ type Sink interface {
 	PatchWithEventNamespaceWithContext(ctx context.Context, event *corev1.Event, patch []byte) (*corev1.Event, error)
 }
 
-// Recorder is an events.EventRecorder that writes core/v1 events, as KubeVirt does. Recording never blocks: events are queued,
-// and sent while the Runnable runs. An event is dropped if the queue is full, if an object has too many events, if the API server
-// rejects it, or if the API server cannot be reached for two minutes. The metric vireo_events_dropped_total counts these.
+// Recorder is an events.EventRecorder that writes core/v1 events, as KubeVirt does. Recording never blocks: events are
+// queued, and sent while the Runnable runs. An event is dropped if the queue is full, if an object has too many events,
+// if the API server rejects it, or if the API server cannot be reached for two minutes. The metric
+// vireo_events_dropped_total counts these.
 type Recorder struct {
-	// EventRecorder records with the source given to New. The related object and the action are ignored: core/v1 events as KubeVirt
-	// writes them have neither.
+	// EventRecorder records with the source given to New. The related object and the action are ignored: core/v1 events as
+	// KubeVirt writes them have neither.
 	events.EventRecorder
 
 	sink       Sink
@@ -94,10 +95,13 @@ func Add(mgr ctrl.Manager, source corev1.EventSource) (*Recorder, error) {
 
 // New returns a Recorder for a component. The scheme contains the kinds of the involved objects.
 func New(sink Sink, scheme *runtime.Scheme, source corev1.EventSource) *Recorder {
-	return newRecorder(sink, scheme, source, workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstDelay, maxDelay))
+	return newRecorder(sink, scheme, source,
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstDelay, maxDelay))
 }
 
-func newRecorder(sink Sink, scheme *runtime.Scheme, source corev1.EventSource, delays workqueue.TypedRateLimiter[string]) *Recorder {
+func newRecorder(
+	sink Sink, scheme *runtime.Scheme, source corev1.EventSource, delays workqueue.TypedRateLimiter[string],
+) *Recorder {
 	r := &Recorder{
 		sink: sink, scheme: scheme, log: ctrl.Log.WithName("recorder"),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
@@ -116,7 +120,8 @@ func newRecorder(sink Sink, scheme *runtime.Scheme, source corev1.EventSource, d
 	return r
 }
 
-// WithSource returns a recorder for another source that uses the same queue, so that events of several sources stay in order.
+// WithSource returns a recorder for another source that uses the same queue, so that events of several sources stay in
+// order.
 func (r *Recorder) WithSource(source corev1.EventSource) events.EventRecorder {
 	return sourceRecorder{r, source}
 }
@@ -140,7 +145,8 @@ func (c sourceRecorder) Eventf(regarding, _ runtime.Object, kind, reason, _, not
 		namespace = metav1.NamespaceDefault
 	}
 	c.record(&corev1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: recordutil.GenerateEventName(ref.Name, now.UnixNano()), Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: recordutil.GenerateEventName(ref.Name, now.UnixNano()),
+			Namespace: namespace},
 		InvolvedObject:      *ref,
 		Type:                kind,
 		Reason:              reason,
@@ -169,7 +175,8 @@ func (r *Recorder) drop(reason string, event *corev1.Event, err error) {
 	r.dropped.WithLabelValues(reason).Inc()
 	r.logLimit.Do(func() {
 		r.log.Error(err, "Dropped an event, the metric vireo_events_dropped_total counts all", "cause", reason,
-			"namespace", event.InvolvedObject.Namespace, "kind", event.InvolvedObject.Kind, "name", event.InvolvedObject.Name, "reason", event.Reason)
+			"namespace", event.InvolvedObject.Namespace, "kind", event.InvolvedObject.Kind, "name", event.InvolvedObject.Name,
+			"reason", event.Reason)
 	})
 }
 

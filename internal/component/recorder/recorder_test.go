@@ -51,7 +51,9 @@ func (a *api) CreateWithEventNamespaceWithContext(_ context.Context, event *core
 	return event, nil
 }
 
-func (a *api) PatchWithEventNamespaceWithContext(_ context.Context, event *corev1.Event, _ []byte) (*corev1.Event, error) {
+func (a *api) PatchWithEventNamespaceWithContext(
+	_ context.Context, event *corev1.Event, _ []byte,
+) (*corev1.Event, error) {
 	if a.respond != nil {
 		if err := a.respond(event); err != nil {
 			return nil, err
@@ -111,7 +113,8 @@ func pod(namespace, name string) *corev1.Pod {
 // flood records events, each about another Pod of a namespace.
 func flood(r *Recorder, namespace string, count int) {
 	for i := range count {
-		r.Eventf(pod(namespace, fmt.Sprintf("pod-%d", i)), nil, corev1.EventTypeNormal, fmt.Sprint(namespace, i), "Action", "note")
+		r.Eventf(pod(namespace, fmt.Sprintf("pod-%d", i)), nil, corev1.EventTypeNormal, fmt.Sprint(namespace, i), "Action",
+			"note")
 	}
 }
 
@@ -145,10 +148,12 @@ func TestOrderOfEvents(t *testing.T) {
 		if i%2 == 1 {
 			from = other
 		}
-		if want := fmt.Sprintf("note %d", i); event.Message != want || event.Source != from || event.ReportingController != from.Component {
+		if want := fmt.Sprintf("note %d", i); event.Message != want || event.Source != from ||
+			event.ReportingController != from.Component {
 			t.Errorf("event %d is %q of %v", i, event.Message, event.Source)
 		}
-		if event.InvolvedObject.Kind != "Pod" || event.InvolvedObject.UID != about.UID || event.Namespace != "ns" || event.LastTimestamp.IsZero() || event.Count != 1 {
+		if event.InvolvedObject.Kind != "Pod" || event.InvolvedObject.UID != about.UID || event.Namespace != "ns" ||
+			event.LastTimestamp.IsZero() || event.Count != 1 {
 			t.Errorf("event %d is about %v at %v", i, event.InvolvedObject, event.LastTimestamp)
 		}
 	}
@@ -158,7 +163,8 @@ func TestEventsOfClusterScopedObjects(t *testing.T) {
 	a := newAPI(nil)
 	r := newTestRecorder(a)
 	start(t, r)
-	r.Eventf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, nil, corev1.EventTypeWarning, "Gone", "Action", "note")
+	r.Eventf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, nil, corev1.EventTypeWarning, "Gone", "Action",
+		"note")
 	if event := <-a.arrived; event.Namespace != metav1.NamespaceDefault || event.InvolvedObject.Namespace != "" {
 		t.Errorf("the event is in namespace %q, about an object in %q", event.Namespace, event.InvolvedObject.Namespace)
 	}
@@ -230,7 +236,8 @@ func TestFullQueueDropsFromTheLongestNamespace(t *testing.T) {
 func TestFullQueueOfSingleEventsDropsTheNewOne(t *testing.T) {
 	q := newQueue(2)
 	for _, namespace := range []string{"a", "b"} {
-		if first, dropped := q.push(&corev1.Event{InvolvedObject: corev1.ObjectReference{Namespace: namespace}}); !first || dropped != nil {
+		if first, dropped := q.push(&corev1.Event{InvolvedObject: corev1.ObjectReference{Namespace: namespace}}); !first ||
+			dropped != nil {
 			t.Fatal("an event was dropped")
 		}
 	}
@@ -272,7 +279,8 @@ func TestRetriesKeepTheOrder(t *testing.T) {
 }
 
 func TestDroppedEventsAreCounted(t *testing.T) {
-	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("the namespace is terminating"))
+	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "",
+		errors.New("the namespace is terminating"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	a := newAPI(func(event *corev1.Event) error {
 		switch event.Reason {

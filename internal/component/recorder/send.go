@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// runSender processes namespaces until the work queue shuts down. The work queue gives a namespace to one sender at a time.
+// runSender processes namespaces until the work queue shuts down. The work queue gives a namespace to one sender at a
+// time.
 func (r *Recorder) runSender(ctx context.Context) {
 	for {
 		namespace, shutdown := r.namespaces.Get()
@@ -27,8 +28,8 @@ func (r *Recorder) runSender(ctx context.Context) {
 	}
 }
 
-// sendNext sends the oldest event of a namespace. After a transient error the event stays in the queue and keeps its name: if the failed
-// attempt has created it nevertheless, the next one gets AlreadyExists.
+// sendNext sends the oldest event of a namespace. After a transient error the event stays in the queue and keeps its
+// name: if the failed attempt has created it nevertheless, the next one gets AlreadyExists.
 func (r *Recorder) sendNext(ctx context.Context, namespace string) {
 	head := r.queue.head(namespace)
 	err := r.send(ctx, head)
@@ -89,13 +90,14 @@ func (r *Recorder) sent(event *corev1.Event, err error) error {
 	return err
 }
 
-// isNamespaceGone reports whether the event's namespace is deleted or being deleted, in which case the event is not needed.
+// isNamespaceGone reports whether the event's namespace is deleted or being deleted, in which case the event is not
+// needed.
 func isNamespaceGone(err error) bool {
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err)
 }
 
-// isTransient reports whether the same request may succeed later. An error response of the API server is permanent, unless it is
-// about overload, a timeout or an internal error.
+// isTransient reports whether the same request may succeed later. An error response of the API server is permanent,
+// unless it is about overload, a timeout or an internal error.
 func isTransient(err error) bool {
 	var malformed *rest.RequestConstructionError
 	if errors.As(err, &malformed) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package requestlimit limits the rate of a component's requests to the API server to the configured one, which can change at any
-// time.
+// Package requestlimit limits the rate of a component's requests to the API server to the configured one, which can
+// change at any time.
 package requestlimit
 
 import (
@@ -33,8 +33,8 @@ func New(rate clusterconfig.RateLimit) *Limiter {
 	return l
 }
 
-// Set changes the rate. If the rate is new, its bucket starts full. Requests that are already waiting keep their token of the previous
-// bucket.
+// Set changes the rate. If the rate is new, its bucket starts full. Requests that are already waiting keep their token
+// of the previous bucket.
 func (l *Limiter) Set(rate clusterconfig.RateLimit) {
 	if current := l.current.Load(); current == nil || current.rate != rate {
 		l.current.Store(&bucket{flowcontrol.NewTokenBucketRateLimiter(rate.QPS, rate.Burst), rate})
@@ -42,7 +42,9 @@ func (l *Limiter) Set(rate clusterconfig.RateLimit) {
 }
 
 // Subscriber returns a function for clusterconfig.Store.Subscribe, which sets the rate that component selects.
-func (l *Limiter) Subscriber(component func(clusterconfig.RateLimits) clusterconfig.RateLimit) func(clusterconfig.Config) {
+func (l *Limiter) Subscriber(
+	component func(clusterconfig.RateLimits) clusterconfig.RateLimit,
+) func(clusterconfig.Config) {
 	return func(c clusterconfig.Config) { l.Set(component(c.RateLimits)) }
 }
 

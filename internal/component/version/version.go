@@ -17,7 +17,8 @@ var Version = "devel"
 type Info struct {
 	// GitVersion is Version.
 	GitVersion string `json:"gitVersion"`
-	// GitCommit, GitTreeState and BuildDate describe the source. They are empty if the build was not from a Git repository.
+	// GitCommit, GitTreeState and BuildDate describe the source. They are empty if the build was not from a Git
+	// repository.
 	GitCommit    string `json:"gitCommit"`
 	GitTreeState string `json:"gitTreeState"`
 	BuildDate    string `json:"buildDate"`
@@ -36,7 +37,8 @@ func (i Info) String() string {
 // Get returns the description of this build.
 func Get() Info {
 	info := Info{
-		GitVersion: Version, GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		GitVersion: Version, GoVersion: runtime.Version(), Compiler: runtime.Compiler,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	build, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// CreatePod creates a Pod. If a LimitRange of its namespace refuses the resources of a container of Vireo's own, it creates the Pod with what
-// the LimitRange demands. LimitRanges are read only then: few namespaces have such a one.
+// CreatePod creates a Pod. If a LimitRange of its namespace refuses the resources of a container of Vireo's own, it
+// creates the Pod with what the LimitRange demands. LimitRanges are read only then: few namespaces have such a one.
 func CreatePod(ctx context.Context, c client.Client, apiReader client.Reader, pod *corev1.Pod, container string) error {
 	err := c.Create(ctx, pod)
 	if !apierrors.IsForbidden(err) {

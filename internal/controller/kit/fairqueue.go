@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// firstRetry and maxRetry are the delays after the first failure of a request, and after many. What the API server refuses, because of a
-	// LimitRange for example, may be accepted later without an event, so that maxRetry is smaller than controller-runtime's 1000 s.
+	// firstRetry and maxRetry are the delays after the first failure of a request, and after many. What the API server
+	// refuses, because of a LimitRange for example, may be accepted later without an event, so that maxRetry is smaller
+	// than controller-runtime's 1000 s.
 	firstRetry, maxRetry = 5 * time.Millisecond, 5 * time.Minute
 	// retryRate and retryBurst limit the failed requests of a controller per second, like controller-runtime's.
 	retryRate, retryBurst = 10, 100
 )
 
-// Fair returns the options of a controller of a namespaced kind: its queue is fair, this many requests are served at a time, and one that
-// fails is repeated within five minutes.
+// Fair returns the options of a controller of a namespaced kind: its queue is fair, this many requests are served at a
+// time, and one that fails is repeated within five minutes.
 func Fair(workers int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: workers, NewQueue: NewFairQueue,
@@ -32,10 +33,12 @@ func Fair(workers int) controller.Options {
 	}
 }
 
-// NewFairQueue makes a controller's queue in which namespaces take turns: however many requests one namespace has, a request of another one
-// waits for at most one of each. It has no priorities, so the objects that exist when virt-controller starts are not reconciled after all
-// others.
-func NewFairQueue(name string, limiter workqueue.TypedRateLimiter[ctrl.Request]) workqueue.TypedRateLimitingInterface[ctrl.Request] {
+// NewFairQueue makes a controller's queue in which namespaces take turns: however many requests one namespace has, a
+// request of another one waits for at most one of each. It has no priorities, so the objects that exist when
+// virt-controller starts are not reconciled after all others.
+func NewFairQueue(
+	name string, limiter workqueue.TypedRateLimiter[ctrl.Request],
+) workqueue.TypedRateLimitingInterface[ctrl.Request] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[ctrl.Request]{
 		Name: name,
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[ctrl.Request]{

@@ -20,7 +20,8 @@ func requestIn(namespace, name string) ctrl.Request {
 
 func newFairQueue(t *testing.T) workqueue.TypedRateLimitingInterface[ctrl.Request] {
 	t.Helper()
-	queue := NewFairQueue("test", workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](time.Millisecond, time.Second))
+	queue := NewFairQueue("test",
+		workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](time.Millisecond, time.Second))
 	t.Cleanup(queue.ShutDown)
 	return queue
 }
@@ -89,7 +90,8 @@ func TestAQueueOfOneNamespaceDoesNotDelayAnother(t *testing.T) {
 func TestFairQueueRepeats(t *testing.T) {
 	queue, request := newFairQueue(t), requestIn("a", "1")
 	queue.Add(request)
-	for _, again := range []func(ctrl.Request){queue.Add, queue.AddRateLimited, func(r ctrl.Request) { queue.AddAfter(r, time.Millisecond) }} {
+	for _, again := range []func(ctrl.Request){queue.Add, queue.AddRateLimited,
+		func(r ctrl.Request) { queue.AddAfter(r, time.Millisecond) }} {
 		if got, _ := queue.Get(); got != request {
 			t.Fatalf("got %s", got)
 		}

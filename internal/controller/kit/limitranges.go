@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxLimits is how many limits of a namespace are considered. If there are more, the API server may refuse a Pod, and says why.
+// maxLimits is how many limits of a namespace are considered. If there are more, the API server may refuse a Pod, and
+// says why.
 const maxLimits = 1000
 
-// LimitRanges returns what the LimitRanges of a namespace demand of the CPUs and the memory of Pods and containers, as they are on the API
-// server: few Pods need it, so they are not watched.
+// LimitRanges returns what the LimitRanges of a namespace demand of the CPUs and the memory of Pods and containers, as
+// they are on the API server: few Pods need it, so they are not watched.
 func LimitRanges(ctx context.Context, live client.Reader, namespace string) ([]corev1.LimitRange, error) {
 	var limits []corev1.LimitRangeItem
 	err := EachPage(ctx, live, &corev1.LimitRangeList{}, func(page *corev1.LimitRangeList) {
@@ -24,7 +25,8 @@ func LimitRanges(ctx context.Context, live client.Reader, namespace string) ([]c
 				item := &page.Items[i].Spec.Limits[j]
 				if len(limits) < maxLimits && (item.Type == corev1.LimitTypePod || item.Type == corev1.LimitTypeContainer) {
 					limits = append(limits, corev1.LimitRangeItem{
-						Type: item.Type, Min: computing(item.Min), Max: computing(item.Max), MaxLimitRequestRatio: computing(item.MaxLimitRequestRatio),
+						Type: item.Type, Min: computing(item.Min), Max: computing(item.Max),
+						MaxLimitRequestRatio: computing(item.MaxLimitRequestRatio),
 					})
 				}
 			}

@@ -14,8 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// PageSize is how many objects of a namespace are read from the API server at a time. A tenant decides how many there are, and how large:
-// the metadata of an object may have MetadataBytes, most of it annotations, and a whole one ObjectBytes, of which a page has fewer.
+// PageSize is how many objects of a namespace are read from the API server at a time. A tenant decides how many there
+// are, and how large: the metadata of an object may have MetadataBytes, most of it annotations, and a whole one
+// ObjectBytes, of which a page has fewer.
 const (
 	PageSize      = 40
 	MetadataBytes = 300 << 10
@@ -23,11 +24,11 @@ const (
 	ObjectBytes   = 3 << 19
 )
 
-// EachMetadata calls do for the metadata of each object of a kind in a namespace that options select, which it lists from the API server
-// page by page. Only one page is in memory at a time, unless do keeps more.
+// EachMetadata calls do for the metadata of each object of a kind in a namespace that options select, which it lists
+// from the API server page by page. Only one page is in memory at a time, unless do keeps more.
 func EachMetadata(
-	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string, do func(*metav1.PartialObjectMetadata),
-	options ...client.ListOption,
+	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string,
+	do func(*metav1.PartialObjectMetadata), options ...client.ListOption,
 ) error {
 	page := &metav1.PartialObjectMetadataList{}
 	page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -42,9 +43,10 @@ func EachMetadata(
 	return nil
 }
 
-// EachPage calls do for each page of the objects that options select, as they are on the API server. Only one page is in memory at a time,
-// unless do keeps more. Use EachMetadata if the metadata suffices.
-func EachPage[L client.ObjectList](ctx context.Context, live client.Reader, empty L, do func(L), options ...client.ListOption) error {
+// EachPage calls do for each page of the objects that options select, as they are on the API server. Only one page is
+// in memory at a time, unless do keeps more. Use EachMetadata if the metadata suffices.
+func EachPage[L client.ObjectList](ctx context.Context, live client.Reader, empty L, do func(L),
+	options ...client.ListOption) error {
 	return eachPage(ctx, live, WholePageSize, empty, do, options...)
 }
 
@@ -53,7 +55,8 @@ func eachPage[L client.ObjectList](
 ) error {
 	for next := ""; ; {
 		page, _ := empty.DeepCopyObject().(L)
-		if err := live.List(ctx, page, append(slices.Clone(options), client.Limit(size), client.Continue(next))...); err != nil {
+		if err := live.List(ctx, page,
+			append(slices.Clone(options), client.Limit(size), client.Continue(next))...); err != nil {
 			return err
 		}
 		do(page)
@@ -63,7 +66,8 @@ func eachPage[L client.ObjectList](
 	}
 }
 
-// Claims returns the claims of a namespace that the cache has, by name. They belong to the cache and must not be changed.
+// Claims returns the claims of a namespace that the cache has, by name. They belong to the cache and must not be
+// changed.
 func Claims(
 	ctx context.Context, cache client.Reader, namespace string,
 ) (map[string]*corev1.PersistentVolumeClaim, error) {
@@ -78,13 +82,14 @@ func Claims(
 	return claims, nil
 }
 
-// Current returns those objects of a namespace that keep selects by their metadata, as they are on the API server. It lists metadata only,
-// and reads those objects that the cache has in another version.
+// Current returns those objects of a namespace that keep selects by their metadata, as they are on the API server. It
+// lists metadata only, and reads those objects that the cache has in another version.
 func Current[T any, P interface {
 	*T
 	client.Object
 }](
-	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string, cached []T, keep func(metav1.Object) bool,
+	ctx context.Context, live client.Reader, kind schema.GroupVersionKind, namespace string, cached []T,
+	keep func(metav1.Object) bool,
 ) ([]T, error) {
 	versions := make(map[string]int, len(cached))
 	for i := range cached {

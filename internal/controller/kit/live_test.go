@@ -70,7 +70,8 @@ func TestCurrent(t *testing.T) {
 	live.pods[3], live.pods[4] = pod(3, "2"), pod(4, "2") // changed
 	live.pods[5].UID = "another"
 	live.pods[6], live.pods[6].DeletionTimestamp = pod(6, "2"), &metav1.Time{} // gone when it is read
-	current, err := Current(t.Context(), live, kind, "ns", cached, func(o metav1.Object) bool { return o.GetName() != "4" })
+	current, err := Current(t.Context(), live, kind, "ns", cached,
+		func(o metav1.Object) bool { return o.GetName() != "4" })
 	if err != nil {
 		t.Fatal(err)
 	}

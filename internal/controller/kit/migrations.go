@@ -22,15 +22,18 @@ var unfinished = fields.AndSelectors(
 )
 
 // EachMigration calls do for each migration of a VMI that has not ended, as they are on the API server.
-func EachMigration(ctx context.Context, live client.Reader, vmi client.ObjectKey, do func(*v1.VirtualMachineInstanceMigration)) error {
+func EachMigration(
+	ctx context.Context, live client.Reader, vmi client.ObjectKey, do func(*v1.VirtualMachineInstanceMigration),
+) error {
 	selected := client.MatchingFieldsSelector{
 		Selector: fields.AndSelectors(fields.OneTermEqualSelector(VMIIndex, vmi.Name), unfinished),
 	}
-	err := EachPage(ctx, live, &v1.VirtualMachineInstanceMigrationList{}, func(page *v1.VirtualMachineInstanceMigrationList) {
-		for i := range page.Items {
-			do(&page.Items[i])
-		}
-	}, client.InNamespace(vmi.Namespace), selected)
+	err := EachPage(ctx, live, &v1.VirtualMachineInstanceMigrationList{},
+		func(page *v1.VirtualMachineInstanceMigrationList) {
+			for i := range page.Items {
+				do(&page.Items[i])
+			}
+		}, client.InNamespace(vmi.Namespace), selected)
 	if err != nil {
 		return fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", vmi, err)
 	}

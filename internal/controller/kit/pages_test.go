@@ -42,7 +42,8 @@ func (p *pagedRanges) List(_ context.Context, list client.ObjectList, options ..
 
 func TestLimitRangesAreReadInPages(t *testing.T) {
 	quantity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), "example.com/large": resource.MustParse("1"),
+		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+		"example.com/large": resource.MustParse("1"),
 	}
 	live := &pagedRanges{}
 	for i := range 3*WholePageSize + 1 {

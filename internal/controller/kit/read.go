@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Read reads an object from the first of the readers that has it, such as the cache, which may be stale, and then the API server. It returns
-// nil if none has it. The object is overwritten.
+// Read reads an object from the first of the readers that has it, such as the cache, which may be stale, and then the
+// API server. It returns nil if none has it. The object is overwritten.
 func Read[T client.Object](ctx context.Context, key client.ObjectKey, object T, readers ...client.Reader) (T, error) {
 	var none T
 	for _, from := range readers {

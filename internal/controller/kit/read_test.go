@@ -85,7 +85,8 @@ func TestClaims(t *testing.T) {
 	claim := func(namespace, name string) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	}
-	cache := fake.NewClientBuilder().WithObjects(claim("a", "x"), claim("a", "y"), claim("b", "x"), claim("b", "z")).Build()
+	cache := fake.NewClientBuilder().WithObjects(claim("a", "x"), claim("a", "y"), claim("b", "x"),
+		claim("b", "z")).Build()
 	got, err := kit.Claims(t.Context(), cache, "a")
 	if err != nil || len(got) != 2 {
 		t.Fatalf("got %v, %v", got, err)

@@ -26,30 +26,38 @@ const revisionKind = "ControllerRevision"
 // revisionCopySuffix is the suffix of the name of the copy of a ControllerRevision that is being replaced.
 const revisionCopySuffix = "-copy"
 
-// OwnRevisions returns the metadata of the ControllerRevisions of an owner from the cache, which does not store their data.
-func OwnRevisions(ctx context.Context, cached client.Reader, owner metav1.Object) ([]metav1.PartialObjectMetadata, error) {
+// OwnRevisions returns the metadata of the ControllerRevisions of an owner from the cache, which does not store their
+// data.
+func OwnRevisions(
+	ctx context.Context, cached client.Reader, owner metav1.Object,
+) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(revisionKind + "List"))
-	err := cached.List(ctx, list, client.InNamespace(owner.GetNamespace()), client.MatchingFields{CreatedByIndex: string(owner.GetUID())})
+	err := cached.List(ctx, list, client.InNamespace(owner.GetNamespace()),
+		client.MatchingFields{CreatedByIndex: string(owner.GetUID())})
 	if err != nil {
 		return nil, fmt.Errorf("list the ControllerRevisions of %s/%s: %w", owner.GetNamespace(), owner.GetName(), err)
 	}
 	return controlledBy(list.Items, owner), nil
 }
 
-// LiveRevisions returns the metadata of the ControllerRevisions of an owner from the API server, also those that KubeVirt created, which
-// the cache does not have.
-func LiveRevisions(ctx context.Context, live client.Reader, owner metav1.Object) ([]metav1.PartialObjectMetadata, error) {
+// LiveRevisions returns the metadata of the ControllerRevisions of an owner from the API server, also those that
+// KubeVirt created, which the cache does not have.
+func LiveRevisions(
+	ctx context.Context, live client.Reader, owner metav1.Object,
+) ([]metav1.PartialObjectMetadata, error) {
 	var found []metav1.PartialObjectMetadata
-	err := EachMetadata(ctx, live, appsv1.SchemeGroupVersion.WithKind(revisionKind), owner.GetNamespace(), func(r *metav1.PartialObjectMetadata) {
-		if metav1.IsControlledBy(r, owner) {
-			found = append(found, *r)
-		}
-	})
+	err := EachMetadata(ctx, live, appsv1.SchemeGroupVersion.WithKind(revisionKind), owner.GetNamespace(),
+		func(r *metav1.PartialObjectMetadata) {
+			if metav1.IsControlledBy(r, owner) {
+				found = append(found, *r)
+			}
+		})
 	return found, err
 }
 
-// controlledBy returns the revisions that an owner controls. Every user who may write ControllerRevisions can set the label.
+// controlledBy returns the revisions that an owner controls. Every user who may write ControllerRevisions can set the
+// label.
 func controlledBy(revisions []metav1.PartialObjectMetadata, owner metav1.Object) []metav1.PartialObjectMetadata {
 	var own []metav1.PartialObjectMetadata
 	for i := range revisions {
@@ -65,8 +73,8 @@ func IsRevisionCopy(revision metav1.Object) bool {
 	return strings.HasSuffix(revision.GetName(), revisionCopySuffix)
 }
 
-// RevisionSorter sorts the keys in the data of an owner's ControllerRevisions, so that the garbage collector can orphan them. See package
-// revisiondata.
+// RevisionSorter sorts the keys in the data of an owner's ControllerRevisions, so that the garbage collector can orphan
+// them. See package revisiondata.
 type RevisionSorter struct {
 	// Client writes, APIReader reads from the API server.
 	Client    client.Writer
@@ -75,8 +83,8 @@ type RevisionSorter struct {
 	Owner metav1.Object
 }
 
-// SortAll replaces those of the revisions whose keys are not sorted by ones of the same name and content. The old one must be deleted
-// first, so a copy stores the content in between: nothing is lost if virt-controller stops.
+// SortAll replaces those of the revisions whose keys are not sorted by ones of the same name and content. The old one
+// must be deleted first, so a copy stores the content in between: nothing is lost if virt-controller stops.
 func (s RevisionSorter) SortAll(ctx context.Context, revisions []metav1.PartialObjectMetadata) error {
 	var failed error
 	for i := range revisions {
@@ -91,8 +99,8 @@ func (s RevisionSorter) SortAll(ctx context.Context, revisions []metav1.PartialO
 	return failed
 }
 
-// Sort replaces a revision if its keys are not sorted, and sets the label by which the cache selects revisions, the annotation of sorted
-// keys, and the given ones. A revision that has both the label and the annotation stays as it is.
+// Sort replaces a revision if its keys are not sorted, and sets the label by which the cache selects revisions, the
+// annotation of sorted keys, and the given ones. A revision that has both the label and the annotation stays as it is.
 func (s RevisionSorter) Sort(ctx context.Context, key client.ObjectKey, annotations map[string]string) error {
 	revision := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, key, revision); err != nil {
@@ -136,7 +144,8 @@ func (s RevisionSorter) Sort(ctx context.Context, key client.ObjectKey, annotati
 // finish creates a revision from its copy, if it does not exist, and deletes the copy.
 func (s RevisionSorter) finish(ctx context.Context, key client.ObjectKey) error {
 	kept := &appsv1.ControllerRevision{}
-	if err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + revisionCopySuffix}, kept); err != nil {
+	if err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + revisionCopySuffix},
+		kept); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("get the copy of ControllerRevision %s: %w", key, err))
 	}
 	if err := s.Client.Create(ctx, renamedRevision(kept, key.Name)); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -149,6 +158,7 @@ func (s RevisionSorter) finish(ctx context.Context, key client.ObjectKey) error 
 func renamedRevision(r *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
 	out := &appsv1.ControllerRevision{Data: *r.Data.DeepCopy(), Revision: r.Revision}
 	out.Namespace, out.Name = r.Namespace, name
-	out.Labels, out.Annotations, out.OwnerReferences = r.DeepCopy().Labels, r.DeepCopy().Annotations, r.DeepCopy().OwnerReferences
+	out.Labels, out.Annotations, out.OwnerReferences = r.DeepCopy().Labels, r.DeepCopy().Annotations,
+		r.DeepCopy().OwnerReferences
 	return out
 }

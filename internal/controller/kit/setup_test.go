@@ -111,7 +111,8 @@ func TestReadersOfTheConfigurationAreRequeued(t *testing.T) {
 	}
 }
 
-// A reconciler with OnSettings reads the configuration only by its settings. So no field can be read that requeues nothing.
+// A reconciler with OnSettings reads the configuration only by its settings. So no field can be read that requeues
+// nothing.
 func TestSettingsAreAllThatIsRead(t *testing.T) {
 	for name, source := range sources(t) {
 		if !strings.Contains(source, "kit.OnSettings(") {

@@ -34,7 +34,8 @@ type DataVolumes interface {
 	Source(users func(context.Context, datavolume.Change) []ctrl.Request) *datavolume.Source
 }
 
-// VolumeSnapshots reads VolumeSnapshots and their classes, and enqueues the objects that depend on them. volumesnapshot.Store is one.
+// VolumeSnapshots reads VolumeSnapshots and their classes, and enqueues the objects that depend on them.
+// volumesnapshot.Store is one.
 type VolumeSnapshots interface {
 	volumesnapshot.Reader
 	// OnSnapshot enqueues what users returns when a VolumeSnapshot changes.

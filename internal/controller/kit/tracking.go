@@ -15,9 +15,11 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// SelectsForTracking reports whether the configuration selects a VM for the tracking of changed blocks, whether the feature gate is on or
-// not. It reads the VM's namespace from the cache, only if the namespace's labels decide.
-func SelectsForTracking(ctx context.Context, cached client.Reader, selected clusterconfig.TrackedVMs, vm *v1.VirtualMachine) (bool, error) {
+// SelectsForTracking reports whether the configuration selects a VM for the tracking of changed blocks, whether the
+// feature gate is on or not. It reads the VM's namespace from the cache, only if the namespace's labels decide.
+func SelectsForTracking(
+	ctx context.Context, cached client.Reader, selected clusterconfig.TrackedVMs, vm *v1.VirtualMachine,
+) (bool, error) {
 	if selected.SelectsVM(vm.Labels) || selected.Namespaces == nil {
 		return selected.SelectsVM(vm.Labels), nil
 	}

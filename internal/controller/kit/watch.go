@@ -23,14 +23,17 @@ import (
 )
 
 // Requests lists objects and returns a request for each. It logs a failed list, unless the context has ended.
-func Requests(ctx context.Context, reader client.Reader, list client.ObjectList, options ...client.ListOption) []ctrl.Request {
+func Requests(
+	ctx context.Context, reader client.Reader, list client.ObjectList, options ...client.ListOption,
+) []ctrl.Request {
 	var requests []ctrl.Request
 	err := reader.List(ctx, list, options...)
 	if err == nil {
 		err = meta.EachListItem(list, func(item runtime.Object) error {
 			object, err := meta.Accessor(item)
 			if err == nil {
-				requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}})
+				requests = append(requests,
+					ctrl.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}})
 			}
 			return err
 		})
@@ -41,8 +44,8 @@ func Requests(ctx context.Context, reader client.Reader, list client.ObjectList,
 	return requests
 }
 
-// OnConfig enqueues what find returns, delay after the configuration has changed. It subscribes to the configuration and not to the
-// KubeVirt object, which may be in the cache before the configuration is updated.
+// OnConfig enqueues what find returns, delay after the configuration has changed. It subscribes to the configuration
+// and not to the KubeVirt object, which may be in the cache before the configuration is updated.
 func OnConfig(config ConfigFeed, delay time.Duration, find handler.MapFunc) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
 		config.Subscribe(func(clusterconfig.Config) {
@@ -58,7 +61,8 @@ func OnConfig(config ConfigFeed, delay time.Duration, find handler.MapFunc) sour
 }
 
 // OnSettings enqueues what find returns when the settings have changed that a kind reads from the configuration.
-func OnSettings[T any](config ConfigFeed, settings func(*clusterconfig.Config) T, find func(context.Context) []ctrl.Request) source.Source {
+func OnSettings[T any](config ConfigFeed, settings func(*clusterconfig.Config) T,
+	find func(context.Context) []ctrl.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
 		// All objects are reconciled when the manager starts.
 		before := settings(ptr.To(config.Current()))

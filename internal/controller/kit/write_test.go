@@ -43,7 +43,10 @@ func TestWriteStatus(t *testing.T) {
 			meanwhile: func(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 				return Patch(ctx, c, &pod, func(pod *corev1.Pod) { controllerutil.AddFinalizer(pod, "example.com/a") })
 			},
-			change: runs, want: func(err error) bool { return outcome.IsConflict(err) && strings.Contains(err.Error(), "Pod "+key) },
+			change: runs, want: func(err error) bool {
+				return outcome.IsConflict(err) &&
+					strings.Contains(err.Error(), "Pod "+key)
+			},
 		},
 		"an object that is gone": {
 			meanwhile: func(ctx context.Context, c client.Client, pod *corev1.Pod) error { return c.Delete(ctx, pod) },

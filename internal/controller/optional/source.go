@@ -24,8 +24,8 @@ func (s *Store) Source(users func(context.Context, Change) []reconcile.Request) 
 	return &Source{store: s, users: users}
 }
 
-// Start subscribes the queue until the context ends. The users of an object are determined in a separate goroutine, because that may wait
-// for a cache, and a subscriber must not block.
+// Start subscribes the queue until the context ends. The users of an object are determined in a separate goroutine,
+// because that may wait for a cache, and a subscriber must not block.
 func (s *Source) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	changes := workqueue.NewTyped[Change]()
 	unsubscribe := s.store.subscribe(changes.Add)

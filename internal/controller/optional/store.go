@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package optional caches the objects of kinds that the cluster may not have, or may get and lose while virt-controller runs.
+// Package optional caches the objects of kinds that the cluster may not have, or may get and lose while virt-controller
+// runs.
 package optional
 
 import (
@@ -33,12 +34,12 @@ var (
 	ErrUnknown = errors.New("it is not known yet whether the cluster has the kind")
 )
 
-// syncTimeout is how long the first list of objects may delay the start of the controllers that use them. After that, they run
-// without the objects until the list succeeds.
+// syncTimeout is how long the first list of objects may delay the start of the controllers that use them. After that,
+// they run without the objects until the list succeeds.
 const syncTimeout = 10 * time.Second
 
-// The first and the maximum delay before a failed watch is retried. A kind is served shortly after its CustomResourceDefinition was
-// created.
+// The first and the maximum delay before a failed watch is retried. A kind is served shortly after its
+// CustomResourceDefinition was created.
 const (
 	firstDelay = 200 * time.Millisecond
 	maxDelay   = 30 * time.Second
@@ -57,8 +58,8 @@ type Kind struct {
 	New func() client.Object
 }
 
-// Store caches the cluster's objects of a kind. It watches them only while their CustomResourceDefinition exists, so that no informer
-// retries a kind that is not served. Make one with NewStore and add it to the manager.
+// Store caches the cluster's objects of a kind. It watches them only while their CustomResourceDefinition exists, so
+// that no informer retries a kind that is not served. Make one with NewStore and add it to the manager.
 type Store struct {
 	kind   Kind
 	config *rest.Config
@@ -84,8 +85,8 @@ type state struct {
 	err    error
 }
 
-// Change is the key of an object that was created, changed or deleted. It is empty if the CustomResourceDefinition was installed or
-// removed.
+// Change is the key of an object that was created, changed or deleted. It is empty if the CustomResourceDefinition was
+// installed or removed.
 type Change client.ObjectKey
 
 // NewStore makes a Store. The scheme needs the kind.
@@ -183,8 +184,8 @@ func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client
 	}
 }
 
-// watch caches the objects until the context ends. It retries a failed watch with increasing delays, because no event reports when it would
-// succeed.
+// watch caches the objects until the context ends. It retries a failed watch with increasing delays, because no event
+// reports when it would succeed.
 func (s *Store) watch(ctx context.Context) {
 	deadline := time.AfterFunc(syncTimeout, func() { s.settle.Do(func() { close(s.settled) }) })
 	defer deadline.Stop()
@@ -201,7 +202,8 @@ func (s *Store) watch(ctx context.Context) {
 			backoff = newBackoff() // The watch worked for a while.
 		}
 		delay := backoff.Step()
-		log.FromContext(ctx).Info("Cannot watch an optional kind, trying again", "crd", s.kind.CRD, "after", delay.String(), "error", err.Error())
+		log.FromContext(ctx).Info("Cannot watch an optional kind, trying again", "crd", s.kind.CRD, "after", delay.String(),
+			"error", err.Error())
 		select {
 		case <-ctx.Done():
 			return
@@ -266,8 +268,8 @@ func (s *Store) newCache(by map[client.Object]cache.ByObject) (cache.Cache, erro
 	return c, nil
 }
 
-// publish sets the current state, and reports whether it did. It does not if the context has ended, because another watch may have set the
-// state since.
+// publish sets the current state, and reports whether it did. It does not if the context has ended, because another
+// watch may have set the state since.
 func (s *Store) publish(ctx context.Context, next state) bool {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()

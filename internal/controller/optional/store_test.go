@@ -31,7 +31,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// The tests use ConfigMaps as the optional kind. That a Store follows a real API server is tested in package datavolume.
+// The tests use ConfigMaps as the optional kind. That a Store follows a real API server is tested in package
+// datavolume.
 const crd = "configmaps.example.com"
 
 var configMaps = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
@@ -75,7 +76,8 @@ func newWorld(t *testing.T, prepare func(n int, made *fakeCache) error) (*world,
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))
 	w := &world{prepare: prepare}
-	w.Store = NewStore(&rest.Config{}, &http.Client{}, scheme, Kind{CRD: crd, New: func() client.Object { return &corev1.ConfigMap{} }})
+	w.Store = NewStore(&rest.Config{}, &http.Client{}, scheme,
+		Kind{CRD: crd, New: func() client.Object { return &corev1.ConfigMap{} }})
 	w.caches = func(map[client.Object]cache.ByObject) (cache.Cache, error) { return w.cache(scheme) }
 	w.subscribe(func(c Change) {
 		w.mu.Lock()
@@ -90,9 +92,10 @@ func (w *world) cache(scheme *runtime.Scheme) (cache.Cache, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	made := &fakeCache{
-		FakeInformers: &informertest.FakeInformers{Scheme: scheme, InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
-			configMaps: controllertest.NewFakeInformer(controllertest.Synced),
-		}},
+		FakeInformers: &informertest.FakeInformers{Scheme: scheme,
+			InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
+				configMaps: controllertest.NewFakeInformer(controllertest.Synced),
+			}},
 		stopped: make(chan error, 1),
 	}
 	w.made = append(w.made, made)
@@ -137,8 +140,11 @@ func (w *world) isSettled() bool {
 	}
 }
 
-// run runs a test in which time passes only while everything waits, and ends the goroutines that it has started with its context.
-func run(t *testing.T, prepare func(n int, made *fakeCache) error, test func(t *testing.T, ctx context.Context, w *world)) {
+// run runs a test in which time passes only while everything waits, and ends the goroutines that it has started with
+// its context.
+func run(
+	t *testing.T, prepare func(n int, made *fakeCache) error, test func(t *testing.T, ctx context.Context, w *world),
+) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, prepare)

@@ -23,7 +23,8 @@ func TestArchitectureOfAReferencedDataSource(t *testing.T) {
 			Namespace: namespace, Name: "debian", Labels: map[string]string{architectureLabel: "arm64"},
 		}}
 	}
-	s := &Scope{APIReader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(labeled("mine"), labeled("theirs")).Build()}
+	s := &Scope{APIReader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(labeled("mine"),
+		labeled("theirs")).Build()}
 	for _, tc := range []struct{ namespace, name, want string }{
 		{"mine", "debian", "arm64"},
 		{"", "debian", "arm64"},

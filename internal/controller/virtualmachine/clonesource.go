@@ -41,21 +41,23 @@ func (s *Scope) readDataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSo
 	return found, nil
 }
 
-// unauthorizedError is the error of a source in another namespace that the VM's ServiceAccount may not copy. It is the same whether the
-// source exists or not. The namespace is the one that the VM names: a DataSource there may refer to others.
+// unauthorizedError is the error of a source in another namespace that the VM's ServiceAccount may not copy. It is the
+// same whether the source exists or not. The namespace is the one that the VM names: a DataSource there may refer to
+// others.
 type unauthorizedError struct{ namespace string }
 
 func (e *unauthorizedError) Error() string {
 	return "insufficient permissions in clone source namespace " + e.namespace
 }
 
-// conceal returns an error about a namespace: an unauthorizedError if something is missing there that the VM's ServiceAccount could
-// not copy.
+// conceal returns an error about a namespace: an unauthorizedError if something is missing there that the VM's
+// ServiceAccount could not copy.
 func (s *Scope) conceal(ctx context.Context, namespace string, err error) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	allowed, failed := s.mayCopy(ctx, &cdiv1beta1.DataVolumeSource{PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: namespace}})
+	allowed, failed := s.mayCopy(ctx,
+		&cdiv1beta1.DataVolumeSource{PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: namespace}})
 	switch {
 	case failed != nil:
 		return failed
@@ -65,7 +67,8 @@ func (s *Scope) conceal(ctx context.Context, namespace string, err error) error 
 	return err
 }
 
-// namedNamespace returns the namespace that the VM names for a source: that of the DataSource if there is one, or else that of the source.
+// namedNamespace returns the namespace that the VM names for a source: that of the DataSource if there is one, or else
+// that of the source.
 func (s *Scope) namedNamespace(named *cdi.DataSource, source *cdiv1beta1.DataVolumeSource) string {
 	if named != nil && named.Namespace != s.VM.Namespace {
 		return named.Namespace
@@ -74,9 +77,11 @@ func (s *Scope) namedNamespace(named *cdi.DataSource, source *cdiv1beta1.DataVol
 	return namespace
 }
 
-// cloneSource returns the claim or snapshot from which a DataVolume is cloned, with its namespace, or nil if it is not a clone.
-// named is the DataSource of its sourceRef, or nil.
-func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSource) (*cdiv1beta1.DataVolumeSource, error) {
+// cloneSource returns the claim or snapshot from which a DataVolume is cloned, with its namespace, or nil if it is not
+// a clone. named is the DataSource of its sourceRef, or nil.
+func (s *Scope) cloneSource(
+	spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSource,
+) (*cdiv1beta1.DataVolumeSource, error) {
 	namespace, source := s.VM.Namespace, spec.Source
 	if named != nil {
 		namespace = named.Namespace
@@ -110,10 +115,11 @@ func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSour
 	return source, nil
 }
 
-// authorizeClone reports whether the VM's ServiceAccount may clone the source of a DataVolume; if not, it sets the failure. named is
-// the DataSource that the VM names, or nil. The importer checks the same permissions, but of the DataVolume's creator, which is
-// virt-controller and may clone everything. The annotations that skip the importer's check do not skip this one.
-// Source: kubevirt/containerized-data-importer-api pkg/apis/core/v1beta1, authorize_utils.go.
+// authorizeClone reports whether the VM's ServiceAccount may clone the source of a DataVolume; if not, it sets the
+// failure. named is the DataSource that the VM names, or nil. The importer checks the same permissions, but of the
+// DataVolume's creator, which is virt-controller and may clone everything. The annotations that skip the importer's
+// check do not skip this one. Source: kubevirt/containerized-data-importer-api pkg/apis/core/v1beta1,
+// authorize_utils.go.
 func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume, named *cdi.DataSource) (bool, error) {
 	if dv.Spec.SourceRef != nil {
 		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("sourceRef of kind %s is not supported, use %s",
@@ -139,7 +145,8 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume, named *c
 // refuseClone sets the failure of a DataVolume whose source the VM's ServiceAccount may not clone.
 func (s *Scope) refuseClone(name string, err *unauthorizedError) {
 	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
-	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: User %s has %w", user, err),
+	s.failProvision(ReasonUnauthorizedDataVolume,
+		fmt.Errorf("not authorized to create DataVolume: User %s has %w", user, err),
 		"Not authorized to create DataVolume "+name+": %v")
 	s.RequeueAfter = outcome.Sooner(s.RequeueAfter, s.importRetry())
 }
@@ -152,13 +159,15 @@ func namespaceAndName(source *cdiv1beta1.DataVolumeSource) (namespace, name stri
 	return source.Snapshot.Namespace, source.Snapshot.Name
 }
 
-// mayCopy reports whether the VM's ServiceAccount may copy a claim or a snapshot. It may copy those of its own namespace.
+// mayCopy reports whether the VM's ServiceAccount may copy a claim or a snapshot. It may copy those of its own
+// namespace.
 func (s *Scope) mayCopy(ctx context.Context, source *cdiv1beta1.DataVolumeSource) (bool, error) {
 	namespace, name := namespaceAndName(source)
 	if namespace == s.VM.Namespace {
 		return true, nil
 	}
-	anyOf := [][]authorizationv1.ResourceAttributes{{{Group: cdi.GroupVersion.Group, Resource: "datavolumes", Subresource: "source"}}}
+	anyOf := [][]authorizationv1.ResourceAttributes{{{Group: cdi.GroupVersion.Group, Resource: "datavolumes",
+		Subresource: "source"}}}
 	if source.PVC != nil {
 		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}})
 	} else {
@@ -173,7 +182,9 @@ func (s *Scope) mayCopy(ctx context.Context, source *cdiv1beta1.DataVolumeSource
 }
 
 // mayCreate reports whether the VM's ServiceAccount may create all of the given resources.
-func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []authorizationv1.ResourceAttributes) (bool, error) {
+func (s *Scope) mayCreate(
+	ctx context.Context, namespace, name string, what []authorizationv1.ResourceAttributes,
+) (bool, error) {
 	for _, resource := range what {
 		resource.Namespace, resource.Name, resource.Verb = namespace, name, "create"
 		account := s.account()
@@ -192,7 +203,8 @@ func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []au
 	return true, nil
 }
 
-// account returns the ServiceAccount of the VM's launcher Pod: the template's, that of a volume, or the namespace's default.
+// account returns the ServiceAccount of the VM's launcher Pod: the template's, that of a volume, or the namespace's
+// default.
 func (s *Scope) account() string {
 	if name := s.VM.Spec.Template.Spec.ServiceAccountName; name != "" {
 		return name
@@ -205,8 +217,8 @@ func (s *Scope) account() string {
 	return defaultAccount
 }
 
-// warnOfMissingSource records an event if the claim to clone does not exist. The importer accepts the DataVolume and waits for
-// it.
+// warnOfMissingSource records an event if the claim to clone does not exist. The importer accepts the DataVolume and
+// waits for it.
 func (s *Scope) warnOfMissingSource(ctx context.Context, dv *cdi.DataVolume) error {
 	source := dv.Spec.Source.PVC
 	if source == nil {

@@ -76,21 +76,25 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.VirtualMachine{}).
 		// A VMI has its VM's name. By name, not by owner: one without an owner may be adopted.
 		Watches(&v1.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}).
-		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(vmOfMigration), builder.WithPredicates(migrationEnded)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(vmOfMigration),
+			builder.WithPredicates(migrationEnded)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
-		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
+		WatchesRawSource(kit.OnSettings(r.Config, settingsOf,
+			func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.vmsOfNamespace),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(r.VolumeSnapshots.OnClass(func(ctx context.Context) []ctrl.Request { return r.find(ctx) })).
 		// The provisioner of a class does not change.
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(
-			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }), builder.WithPredicates(kit.CreationsAndDeletions)).
+			func(ctx context.Context, _ client.Object) []ctrl.Request { return r.find(ctx) }),
+			builder.WithPredicates(kit.CreationsAndDeletions)).
 		WithOptions(kit.Fair(vmWorkers))
 	for _, class := range reference.Classes {
 		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {
-			controlled.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(r.vmsThatWaitFor(kind)), builder.WithPredicates(specChanged))
+			controlled.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(r.vmsThatWaitFor(kind)),
+				builder.WithPredicates(specChanged))
 		}
 	}
 	return outcome.Complete(controlled, r)

@@ -40,8 +40,8 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: ptr.To(vmi.UID)}
 	}
 
-	// The write budget of a start, as docs/benchmarks.md counts it: the VM's status twice, and a revision of each object that
-	// the start stores.
+	// The write budget of a start, as docs/benchmarks.md counts it: the VM's status twice, and a revision of each object
+	// that the start stores.
 	DescribeTable("starts a VM with two writes of its status", func(change func(*v1.VirtualMachine), revisions ...string) {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2), NewPreference(m.ns, "linux"))
 		vm := m.create(builder.MakeVM("vm").With(change))
@@ -83,10 +83,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm).To(HaveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMIConditionMissing", ""))
 		m.expectQuiet(vm)
 
-		SetVMIStatus(vmi, v1.Scheduled, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
+		SetVMIStatus(vmi, v1.Scheduled,
+			WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
 		m.expectQuiet(vm)
 
-		SetVMIStatus(vmi, v1.Running, Running, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		SetVMIStatus(vmi, v1.Running, Running,
+			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		m.Step(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(vm.Status.Ready).To(BeTrue())
@@ -131,7 +133,8 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		strategy(vm, v1.RunStrategyHalted)
 		m.Step(vm)
 		Expect(m.events.Take()).To(ConsistOf(
-			HavePrefix("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " + string(vmi.UID))))
+			HavePrefix("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
+				string(vmi.UID))))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
 		expectStopping(vmi)
 		m.expectQuiet(vm)

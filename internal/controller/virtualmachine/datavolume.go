@@ -39,8 +39,8 @@ const (
 // actionProvision is the action of events about DataVolumes.
 const actionProvision = "CreateDataVolume"
 
-// The delay before a retry if no watch triggers one: for a DataSource, a label or a permission that is missing. Each retry is a few
-// requests to the API server, and a tenant may have thousands of VMs that fail.
+// The delay before a retry if no watch triggers one: for a DataSource, a label or a permission that is missing. Each
+// retry is a few requests to the API server, and a tenant may have thousands of VMs that fail.
 const (
 	minImportRetry = 15 * time.Second
 	maxImportRetry = 5 * time.Minute
@@ -100,8 +100,8 @@ func DataVolumeNames(vm *v1.VirtualMachine) []string {
 	return names
 }
 
-// provision creates the DataVolumes of the VM's templates, and reports whether all exist and are filled, or will be once a Pod
-// consumes them. They are created before the first start, unless an annotation defers them to it.
+// provision creates the DataVolumes of the VM's templates, and reports whether all exist and are filled, or will be
+// once a Pod consumes them. They are created before the first start, unless an annotation defers them to it.
 func provision(ctx context.Context, s *Scope, next action) (bool, error) {
 	starts := next == create || next == unhalt
 	if s.beingRestored() {
@@ -114,7 +114,8 @@ func provision(ctx context.Context, s *Scope, next action) (bool, error) {
 	for i := range s.VM.Spec.DataVolumeTemplates {
 		template := &s.VM.Spec.DataVolumeTemplates[i]
 		if s.noImporter {
-			s.failProvision(ReasonFailedDataVolumeCreate, datavolume.ErrNotInstalled, "Error creating DataVolume "+template.Name+": %v")
+			s.failProvision(ReasonFailedDataVolumeCreate, datavolume.ErrNotInstalled,
+				"Error creating DataVolume "+template.Name+": %v")
 			return false, nil
 		}
 		dv := s.dataVolumes[template.Name]
@@ -144,8 +145,8 @@ func (s *Scope) allowsStart(dv *cdi.DataVolume) bool {
 	return dv.DeletionTimestamp == nil && (datavolume.Usable(dv) || datavolume.WaitsForConsumer(dv))
 }
 
-// adoptDataVolume makes the VM the owner of a DataVolume that it has a template for and that has no owner. A DataVolume with an
-// owner is used as it is, as KubeVirt does.
+// adoptDataVolume makes the VM the owner of a DataVolume that it has a template for and that has no owner. A DataVolume
+// with an owner is used as it is, as KubeVirt does.
 func (s *Scope) adoptDataVolume(ctx context.Context, dv *cdi.DataVolume) error {
 	if metav1.GetControllerOf(dv) != nil || dv.DeletionTimestamp != nil {
 		return nil
@@ -199,7 +200,8 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 		return fmt.Errorf("create DataVolume %s: %w", dv.Name, err)
 	}
 	s.dataVolumes[dv.Name] = dv
-	s.Recorder.Eventf(s.VM, dv, corev1.EventTypeNormal, ReasonDataVolumeCreate, actionProvision, "Created DataVolume %s", dv.Name)
+	s.Recorder.Eventf(s.VM, dv, corev1.EventTypeNormal, ReasonDataVolumeCreate, actionProvision, "Created DataVolume %s",
+		dv.Name)
 	return nil
 }
 
@@ -232,8 +234,8 @@ func (s *Scope) failRender(template *v1.DataVolumeTemplateSpec, err error) error
 	return err
 }
 
-// renderDataVolume renders a DataVolume from a template and the DataSource that the template names. The resolved source is
-// written into it: the authorization was for that source, and the DataSource may change later.
+// renderDataVolume renders a DataVolume from a template and the DataSource that the template names. The resolved source
+// is written into it: the authorization was for that source, and the DataSource may change later.
 func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi.DataSource) (*cdi.DataVolume, error) {
 	dv := &cdi.DataVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -259,7 +261,8 @@ func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi
 	return dv, nil
 }
 
-// failProvision sets the failure to create a DataVolume. event is the format of the event's note, with one %v for the error.
+// failProvision sets the failure to create a DataVolume. event is the format of the event's note, with one %v for the
+// error.
 func (s *Scope) failProvision(reason string, err error, event string) {
 	s.fail(reason, actionProvision, err, failureFormats{event: event, condition: provisionFailure})
 	s.Failure.Reason = ReasonFailedCreate
@@ -272,7 +275,8 @@ func readClaims(ctx context.Context, s *Scope) error {
 	}
 	s.claims = map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range ClaimNames(s.VM) {
-		claim, err := kit.Read(ctx, client.ObjectKey{Namespace: s.VM.Namespace, Name: name}, &corev1.PersistentVolumeClaim{}, s.Client)
+		claim, err := kit.Read(ctx, client.ObjectKey{Namespace: s.VM.Namespace, Name: name}, &corev1.PersistentVolumeClaim{},
+			s.Client)
 		if err != nil {
 			return err
 		}

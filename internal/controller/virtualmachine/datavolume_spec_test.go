@@ -109,7 +109,8 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.Step(vm)
 		m.events.Take()
 		dv := DataVolume(m.ns, "root")
-		FillDataVolume(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
+		FillDataVolume(dv, "ImportInProgress",
+			DataVolumeCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
 		m.Step(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
 		FillDataVolume(dv, "ImportInProgress")
@@ -129,8 +130,10 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		FillDataVolume(DataVolume(m.ns, "root"), cdi.DataVolumePending,
 			DataVolumeCondition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota", "exceeded quota"))
 		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
-		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeImport: DataVolume root exceeds quota limits")))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
+		Expect(m.events.Take()).To(
+			ConsistOf(HavePrefix("Warning FailedDataVolumeImport: DataVolume root exceeds quota limits")))
 		m.expectQuiet(vm)
 	})
 
@@ -189,7 +192,8 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			GinkgoHelper()
 			source := &cdi.DataSource{
 				ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: name, Labels: map[string]string{label: "s390x"}},
-				Spec:       cdi.DataSourceSpec{Source: cdi.DataSourceSource{DataSource: &cdi.DataSourceReference{Namespace: m.ns, Name: other}}},
+				Spec: cdi.DataSourceSpec{Source: cdi.DataSourceSource{DataSource: &cdi.DataSourceReference{Namespace: m.ns,
+					Name: other}}},
 			}
 			ExpectCreated(source)
 			source.Status.Source.PVC = &cdiv1beta1.DataVolumeSourcePVC{Namespace: m.ns, Name: "golden"}
@@ -221,18 +225,20 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			return InstanceOf(vm)
 		}
 
-		It("sets the VMI's architecture from the DataSource's label at the creation of the disk, and does not change the VM", func() {
-			from("debian", "arm64")
-			vm := m.create(copies("debian"))
-			m.Step(vm)
-			ExpectExists(DataVolume(m.ns, "disk-of-debian"))
-			relabel := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"amd64"}}}`))
-			Expect(K8sClient.Patch(ctx, &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "debian"}}, relabel)).To(Succeed())
-			Expect(started(vm).Spec.Architecture).To(Equal("arm64"))
-			Expect(ExpectExists(vm).Spec.Template.Spec.Architecture).To(BeEmpty())
-			m.events.Take()
-			m.expectQuiet(vm)
-		})
+		It("sets the VMI's architecture from the DataSource's label at the creation of the disk, and does not change the VM",
+			func() {
+				from("debian", "arm64")
+				vm := m.create(copies("debian"))
+				m.Step(vm)
+				ExpectExists(DataVolume(m.ns, "disk-of-debian"))
+				relabel := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"amd64"}}}`))
+				Expect(K8sClient.Patch(ctx, &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "debian"}},
+					relabel)).To(Succeed())
+				Expect(started(vm).Spec.Architecture).To(Equal("arm64"))
+				Expect(ExpectExists(vm).Spec.Template.Spec.Architecture).To(BeEmpty())
+				m.events.Take()
+				m.expectQuiet(vm)
+			})
 
 		It("uses the first DataSource whose label is a supported architecture", func() {
 			from("none", "")
@@ -307,9 +313,11 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			vm := m.create(templated(copyOf(elsewhere)))
 			Expect(m.Step(vm)).NotTo(BeZero())
 			const refused = "User system:serviceaccount:%s:default has insufficient permissions in clone source namespace "
-			Expect(m.events.Take()).To(ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
-				HaveSuffix(refused+elsewhere, m.ns))))
-			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
+			Expect(m.events.Take()).To(
+				ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
+					HaveSuffix(refused+elsewhere, m.ns))))
+			Expect(ExpectExists(vm)).To(
+				HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
 			ExpectGone(DataVolume(m.ns, "root"))
 			const review = "create SubjectAccessReview"
 			m.ExpectBudget(vm, review, review) // The access is reviewed again, and the VM is steady.
@@ -349,9 +357,11 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 				ExpectCreated(&cdi.DataSource{
 					ObjectMeta: metav1.ObjectMeta{Namespace: elsewhere, Name: name}, Spec: cdi.DataSourceSpec{Source: source},
 				})
-				return cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Namespace: &elsewhere, Name: name}}
+				return cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource",
+					Namespace: &elsewhere, Name: name}}
 			}
-			missing := cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Namespace: &elsewhere, Name: "missing"}}
+			missing := cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource",
+				Namespace: &elsewhere, Name: "missing"}}
 			want := refused(source(elsewhere))
 			Expect(want).To(ConsistOf(HaveSuffix("insufficient permissions in clone source namespace " + elsewhere)))
 			Expect(refused(missing)).To(Equal(want))
@@ -376,9 +386,10 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			permit("robot", "", "pods")
 			b := templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
 				vm.Spec.Template.Spec.ServiceAccountName = named
-				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, v1.Volume{Name: "account", VolumeSource: v1.VolumeSource{
-					ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: ofVolume},
-				}})
+				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes,
+					v1.Volume{Name: "account", VolumeSource: v1.VolumeSource{
+						ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: ofVolume},
+					}})
 			})
 			expectCreates(m.create(b))
 		},
@@ -398,7 +409,8 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		})
 
 		It("reports a missing DataSource, and retries", func() {
-			vm := m.create(templated(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "debian"}}))
+			vm := m.create(templated(
+				cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "debian"}}))
 			Expect(m.Step(vm)).NotTo(BeZero())
 			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
 				"get DataSource "+m.ns+"/debian"))

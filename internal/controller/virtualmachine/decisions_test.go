@@ -71,7 +71,8 @@ func TestPrintableStatus(t *testing.T) {
 }
 
 func TestStartDelay(t *testing.T) {
-	for count, least := range map[int]time.Duration{1: 10 * time.Second, 2: 40 * time.Second, 3: 90 * time.Second, 100: backoffCap} {
+	for count, least := range map[int]time.Duration{1: 10 * time.Second, 2: 40 * time.Second, 3: 90 * time.Second,
+		100: backoffCap} {
 		for _, uid := range []types.UID{"a", "b", "c"} {
 			delay := startDelay(count, uid)
 			if delay < least || delay > least+least/2 || delay > backoffCap {

@@ -24,7 +24,8 @@ func (s *Scope) expandedTemplate(ctx context.Context) (*v1.VirtualMachineInstanc
 	if err != nil {
 		return nil, err
 	}
-	template, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype, specs.Preference)
+	template, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype,
+		specs.Preference)
 	if len(conflicts) > 0 {
 		return nil, &referenceError{
 			reason: ReasonFailedCreate, action: actionStart, formats: createFailed,
@@ -34,8 +35,8 @@ func (s *Scope) expandedTemplate(ctx context.Context) (*v1.VirtualMachineInstanc
 	return template, nil
 }
 
-// templates returns the expanded template from which the instance was made, and the one that the VM has now. base is nil if one of
-// them is unknown.
+// templates returns the expanded template from which the instance was made, and the one that the VM has now. base is
+// nil if one of them is unknown.
 func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachineInstanceTemplateSpec, err error) {
 	if hasReferences(&s.VM.Spec) && !s.resolved {
 		return nil, s.VM.Spec.Template, nil
@@ -51,7 +52,8 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 	if err != nil {
 		return nil, nil, err
 	}
-	template, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype, specs.Preference)
+	template, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype,
+		specs.Preference)
 	if len(conflicts) > 0 {
 		return nil, nil, &referenceError{reason: ReasonFailedUpdate, formats: verbatim, err: conflicts.ErrVM()}
 	}
@@ -80,7 +82,8 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 		}
 		earlier.Add(object)
 	}
-	if base, conflicts = instancetype.Expand(reference.TemplateOf(started, earlier), earlier.Instancetype, earlier.Preference); len(conflicts) > 0 {
+	if base, conflicts = instancetype.Expand(reference.TemplateOf(started, earlier), earlier.Instancetype,
+		earlier.Preference); len(conflicts) > 0 {
 		return nil, template, nil
 	}
 	return base, template, nil

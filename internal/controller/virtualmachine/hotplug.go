@@ -12,16 +12,19 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// ReasonHotPlugVolume is the reason of the condition Failure if a running instance cannot have the template's volumes. KubeVirt's name.
+// ReasonHotPlugVolume is the reason of the condition Failure if a running instance cannot have the template's volumes.
+// KubeVirt's name.
 const ReasonHotPlugVolume = "HotPlugVolumeError"
 
-// plugs reports whether a running guest follows the hotpluggable volumes of the template. As in KubeVirt, it does so with any rollout
-// strategy, and with another strategy for changed claims a migration moves the volumes.
+// plugs reports whether a running guest follows the hotpluggable volumes of the template. As in KubeVirt, it does so
+// with any rollout strategy, and with another strategy for changed claims a migration moves the volumes.
 func (s *Scope) plugs() bool {
-	return s.HotplugVolumes && !s.wantsVolumeMigration() && !vmistatus.MovesVolumes(&s.VMI.Status) && !s.VMI.Spec.Domain.Devices.DisableHotplug
+	return s.HotplugVolumes && !s.wantsVolumeMigration() && !vmistatus.MovesVolumes(&s.VMI.Status) &&
+		!s.VMI.Spec.Domain.Devices.DisableHotplug
 }
 
-// plugVolumes gives the instance the hotpluggable volumes of the template. It waits for a guest that starts or migrates.
+// plugVolumes gives the instance the hotpluggable volumes of the template. It waits for a guest that starts or
+// migrates.
 func (s *Scope) plugVolumes(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) {
 	if !s.plugs() {
 		return
@@ -47,6 +50,7 @@ func (s *Scope) withoutPlugs(template *v1.VirtualMachineInstanceTemplateSpec) *v
 		return template
 	}
 	out := template.DeepCopy()
-	out.Spec.Volumes = slices.DeleteFunc(out.Spec.Volumes, func(v v1.Volume) bool { return v.IsHotpluggable() && hotplug.IsLive(s.VMI, v.Name) })
+	out.Spec.Volumes = slices.DeleteFunc(out.Spec.Volumes,
+		func(v v1.Volume) bool { return v.IsHotpluggable() && hotplug.IsLive(s.VMI, v.Name) })
 	return out
 }

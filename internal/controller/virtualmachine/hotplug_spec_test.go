@@ -37,17 +37,19 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		return func(s *v1.VirtualMachineInstanceStatus) {
 			s.VolumeStatus = []v1.VolumeStatus{{Name: "root"}}
 			for _, name := range names {
-				s.VolumeStatus = append(s.VolumeStatus, v1.VolumeStatus{Name: name, Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{}})
+				s.VolumeStatus = append(s.VolumeStatus,
+					v1.VolumeStatus{Name: name, Phase: v1.VolumeReady, HotplugVolume: &v1.HotplugVolumeStatus{}})
 			}
 		}
 	}
 	runs := func(change ...func(*v1.VirtualMachine)) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
-		b := builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13").Hotpluggable("data", "data-claim").
-			With(func(vmi *v1.VirtualMachineInstance) {
-				vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks,
-					v1.Disk{Name: "tray", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}})
-			}))
+		b := builder.MakeVM("vm").Template(
+			builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13").Hotpluggable("data", "data-claim").
+				With(func(vmi *v1.VirtualMachineInstance) {
+					vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks,
+						v1.Disk{Name: "tray", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}})
+				}))
 		for _, do := range change {
 			b.With(do)
 		}
@@ -59,7 +61,8 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 	insert := func(vm *v1.VirtualMachine, name, claim string) {
 		GinkgoHelper()
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			t.Spec.Volumes = slices.Insert(t.Spec.Volumes, 0, builder.MakeVMI("x").Hotpluggable(name, claim).Obj().Spec.Volumes...)
+			t.Spec.Volumes = slices.Insert(t.Spec.Volumes, 0,
+				builder.MakeVMI("x").Hotpluggable(name, claim).Obj().Spec.Volumes...)
 		})
 	}
 	follows := func(vm *v1.VirtualMachine, volumes ...string) {
@@ -121,7 +124,8 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		vm, vmi := runs()
 		insert(vm, "more", "more-claim")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			t.Spec.Domain.Devices.Disks = append(t.Spec.Domain.Devices.Disks, v1.Disk{Name: "more", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSATA}}})
+			t.Spec.Domain.Devices.Disks = append(t.Spec.Domain.Devices.Disks,
+				v1.Disk{Name: "more", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusSATA}}})
 		})
 		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
@@ -137,7 +141,9 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Devices.Disks[1].Serial = "other" })
 		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+				"a non-live-updatable field was changed"))
 	})
 
 	It("plugs with any rollout strategy, and whatever else needs a restart", func() {
@@ -153,7 +159,9 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		})
 		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+				"a non-live-updatable field was changed"))
 	})
 
 	It("reports what the admission of its VMI refuses", func() {
@@ -167,8 +175,9 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		}
 		insert(vm, "more", "more-claim")
 		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, virtualmachine.ReasonHotPlugVolume,
-			"Error encountered while handling declarative hotplug volumes: "))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, virtualmachine.ReasonHotPlugVolume,
+				"Error encountered while handling declarative hotplug volumes: "))
 		expectVolumes(vm, "root", "data=data-claim")
 	})
 
@@ -187,11 +196,16 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 	})
 
 	It("moves a changed claim by a migration if that is the strategy", func() {
-		vm, _ := runs(func(vm *v1.VirtualMachine) { vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration) })
+		vm, _ := runs(func(vm *v1.VirtualMachine) {
+			vm.Spec.UpdateVolumesStrategy = ptr.To(
+				v1.UpdateVolumesStrategyMigration)
+		})
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { hotplug.Remove(&t.Spec, "data") })
 		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+				"a non-live-updatable field was changed"))
 	})
 
 	It("keeps volumes that were plugged into the instance only, as long as the deprecated gate is on", func() {
@@ -240,7 +254,9 @@ var _ = Describe("VirtualMachine with hotpluggable volumes", func() {
 		insert(vm, "more", "more-claim")
 		m.Step(vm)
 		expectVolumes(vm, "root", "data=data-claim")
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "a non-live-updatable field was changed"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+				"a non-live-updatable field was changed"))
 	})
 })
 

@@ -13,8 +13,9 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/firmware"
 )
 
-// addVMMetadata adds the finalizer, and the record of the guest's identity. Admission adds both, so that a start costs no write for them;
-// but a name that the API server generates is not known then, and VMs that were created before there were records have none.
+// addVMMetadata adds the finalizer, and the record of the guest's identity. Admission adds both, so that a start costs
+// no write for them; but a name that the API server generates is not known then, and VMs that were created before there
+// were records have none.
 func addVMMetadata(ctx context.Context, s *Scope) error {
 	record, recorded := firmware.RecordOf(s.VM.Namespace, s.VM.Name, s.VM.Annotations)
 	if !recorded {

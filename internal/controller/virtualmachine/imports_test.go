@@ -20,10 +20,12 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// TestPrintableStatusOfImports checks that the statuses of DataVolumes and claims are in KubeVirt's order among the others.
+// TestPrintableStatusOfImports checks that the statuses of DataVolumes and claims are in KubeVirt's order among the
+// others.
 func TestPrintableStatusOfImports(t *testing.T) {
 	unschedulable := func() *builder.VMI {
-		return builder.MakeVMI("vm").Condition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "")
+		return builder.MakeVMI("vm").Condition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable",
+			"")
 	}
 	for name, tc := range map[string]struct {
 		vmi      *builder.VMI
@@ -47,7 +49,8 @@ func TestPrintableStatusOfImports(t *testing.T) {
 			s := &Scope{
 				VM: builder.MakeVM("vm").Obj(), Strategy: v1.RunStrategyAlways, Now: noon, starting: tc.starting,
 				dataVolumes: map[string]*cdi.DataVolume{"root": {Status: cdi.DataVolumeStatus{Phase: tc.phase}}},
-				claims:      map[string]*corev1.PersistentVolumeClaim{"root": {Status: corev1.PersistentVolumeClaimStatus{Phase: tc.claim}}},
+				claims: map[string]*corev1.PersistentVolumeClaim{
+					"root": {Status: corev1.PersistentVolumeClaimStatus{Phase: tc.claim}}},
 			}
 			if tc.vmi != nil {
 				s.VMI = tc.vmi.Obj()
@@ -91,7 +94,10 @@ func TestCompare(t *testing.T) {
 		"nothing":      {func(*v1.VirtualMachineInstanceTemplateSpec) {}, "", ""},
 		"empty is nil": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{} }, "", ""},
 		"node selector": {
-			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"a": "b"} }, "", "nodeSelector",
+			func(t *v1.VirtualMachineInstanceTemplateSpec) {
+				t.Spec.NodeSelector = map[string]string{
+					"a": "b"}
+			}, "", "nodeSelector",
 		},
 		"affinity":    {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Affinity = &corev1.Affinity{} }, "", "affinity"},
 		"tolerations": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Tolerations = []corev1.Toleration{{}} }, "", "tolerations"},
@@ -133,7 +139,8 @@ func TestCompare(t *testing.T) {
 			tc.change(current)
 			before := current.DeepCopy()
 			for live, want := range map[bool]string{true: tc.wantLive, false: tc.wantStaged} {
-				if got := compare(base, current, running, live, podspec.LiveMetadata{}); !got.known || strings.Join(got.changed, ", ") != want || got.restart != liveupdate.Message(got.changed) {
+				if got := compare(base, current, running, live, podspec.LiveMetadata{}); !got.known ||
+					strings.Join(got.changed, ", ") != want || got.restart != liveupdate.Message(got.changed) {
 					t.Errorf("live %t: got %+v, want %q", live, got, want)
 				}
 			}

@@ -22,18 +22,22 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
 )
 
-// errInferenceWaits is returned while the volume from which an instance type or a preference is inferred is being filled: its claim
-// gets labels from the image.
+// errInferenceWaits is returned while the volume from which an instance type or a preference is inferred is being
+// filled: its claim gets labels from the image.
 var errInferenceWaits = errors.New("the volume is not filled yet")
 
-// inferenceError is why a volume names no instance type or preference. A matcher with the policy Ignore is dropped for it.
+// inferenceError is why a volume names no instance type or preference. A matcher with the policy Ignore is dropped for
+// it.
 type inferenceError struct{ text string }
 
 func (e *inferenceError) Error() string { return e.text }
 
-// inferred returns a matcher that names an object: the given matcher if it names one, or else one with the name that was inferred before or
-// is inferred now. The name is empty if the volume names no object and the matcher's policy is to ignore that.
-func (s *Scope) inferred(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (*v1.InstancetypeMatcher, error) {
+// inferred returns a matcher that names an object: the given matcher if it names one, or else one with the name that
+// was inferred before or is inferred now. The name is empty if the volume names no object and the matcher's policy is
+// to ignore that.
+func (s *Scope) inferred(
+	ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher,
+) (*v1.InstancetypeMatcher, error) {
 	if matcher.InferFromVolume == "" {
 		return matcher, nil
 	}
@@ -49,11 +53,14 @@ func (s *Scope) inferred(ctx context.Context, class *reference.Class, matcher *v
 	return named, nil
 }
 
-// infer returns a matcher with the name and the kind that the volume of an inferring matcher has in its labels. It returns nil if the
-// volume has none and the matcher's policy is to ignore that. The result is kept in the status: labels that change later do not affect the
-// VM.
-func (s *Scope) infer(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (*v1.InstancetypeMatcher, error) {
-	if ref := class.RefOf(&s.VM.Status); ref != nil && ref.InferFromVolume == matcher.InferFromVolume && reference.Ignores(matcher) && ref.Name == "" {
+// infer returns a matcher with the name and the kind that the volume of an inferring matcher has in its labels. It
+// returns nil if the volume has none and the matcher's policy is to ignore that. The result is kept in the status:
+// labels that change later do not affect the VM.
+func (s *Scope) infer(
+	ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher,
+) (*v1.InstancetypeMatcher, error) {
+	if ref := class.RefOf(&s.VM.Status); ref != nil && ref.InferFromVolume == matcher.InferFromVolume &&
+		reference.Ignores(matcher) && ref.Name == "" {
 		return nil, nil // It was found before that the volume names none.
 	}
 	labels, err := s.inferLabels(ctx, matcher.InferFromVolume, class.DefaultLabel)
@@ -91,7 +98,8 @@ func (s *Scope) inferLabels(ctx context.Context, name, label string) (map[string
 		}
 		switch {
 		case volume.PersistentVolumeClaim != nil:
-			return s.labelsOfClaim(ctx, client.ObjectKey{Namespace: s.VM.Namespace, Name: volume.PersistentVolumeClaim.ClaimName}, label)
+			return s.labelsOfClaim(ctx,
+				client.ObjectKey{Namespace: s.VM.Namespace, Name: volume.PersistentVolumeClaim.ClaimName}, label)
 		case volume.DataVolume != nil:
 			return s.labelsOfDataVolume(ctx, volume.DataVolume.Name, label)
 		default:
@@ -117,8 +125,8 @@ func (s *Scope) labelsOfClaim(ctx context.Context, key client.ObjectKey, label s
 	return require(claim.Labels, label)
 }
 
-// labelsOfDataVolume returns the labels of a DataVolume, of its source or of its claim, which gets labels of its own when it is
-// filled.
+// labelsOfDataVolume returns the labels of a DataVolume, of its source or of its claim, which gets labels of its own
+// when it is filled.
 func (s *Scope) labelsOfDataVolume(ctx context.Context, name, label string) (map[string]string, error) {
 	dv := s.dataVolumes[name]
 	spec := (*cdiv1beta1.DataVolumeSpec)(nil)
@@ -159,9 +167,12 @@ func (s *Scope) labelsOfDataVolume(ctx context.Context, name, label string) (map
 }
 
 // labelsOfSource returns the labels of the source of a DataVolume.
-func (s *Scope) labelsOfSource(ctx context.Context, spec *cdiv1beta1.DataVolumeSpec, label string) (map[string]string, error) {
+func (s *Scope) labelsOfSource(
+	ctx context.Context, spec *cdiv1beta1.DataVolumeSpec, label string,
+) (map[string]string, error) {
 	if ref := spec.SourceRef; ref != nil && ref.Kind != dataSourceKind {
-		return nil, &inferenceError{fmt.Sprintf("unable to infer defaults from DataVolumeSourceRef as Kind %s is not supported", ref.Kind)}
+		return nil, &inferenceError{fmt.Sprintf(
+			"unable to infer defaults from DataVolumeSourceRef as Kind %s is not supported", ref.Kind)}
 	}
 	named, err := s.readDataSource(ctx, spec.SourceRef)
 	if err != nil {
@@ -204,9 +215,11 @@ func (s *Scope) labelsOfSnapshot(ctx context.Context, key client.ObjectKey, labe
 	return require(snapshot.Labels, label)
 }
 
-// checkInferenceAllowed returns an error if the DataSource or its source is in another namespace and the VM's ServiceAccount may not
-// copy the source. The labels would reveal what is there.
-func (s *Scope) checkInferenceAllowed(ctx context.Context, named *cdi.DataSource, source *cdiv1beta1.DataVolumeSource) error {
+// checkInferenceAllowed returns an error if the DataSource or its source is in another namespace and the VM's
+// ServiceAccount may not copy the source. The labels would reveal what is there.
+func (s *Scope) checkInferenceAllowed(
+	ctx context.Context, named *cdi.DataSource, source *cdiv1beta1.DataVolumeSource,
+) error {
 	namespace, _ := namespaceAndName(source)
 	if namespace == s.VM.Namespace && (named == nil || named.Namespace == s.VM.Namespace) {
 		return nil

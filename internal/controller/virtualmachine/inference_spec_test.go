@@ -46,7 +46,8 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 	}
 	failure := func(vm *v1.VirtualMachine, message string) {
 		GinkgoHelper()
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
 	}
 
 	It("reads it from the labels of its claim, once", func() {
@@ -68,7 +69,8 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		ref := ExpectExists(vm).Status.InstancetypeRef
 		Expect(ref.Name).To(Equal("small"))
 		Expect(ref.InferFromVolume).To(Equal("root"))
-		Expect(vm.Spec.Instancetype).To(Equal(&v1.InstancetypeMatcher{InferFromVolume: "root"}), "the VM's spec is not changed")
+		Expect(vm.Spec.Instancetype).To(Equal(&v1.InstancetypeMatcher{InferFromVolume: "root"}),
+			"the VM's spec is not changed")
 
 		ExpectExists(root).Labels = map[string]string{"instancetype.kubevirt.io/default-instancetype": "another"}
 		Expect(K8sClient.Update(ctx, root)).To(Succeed())
@@ -107,7 +109,8 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 
 	It("waits until its DataVolume is filled, whose claim then has the labels of the image", func() {
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
-		vm := m.create(onTemplate(cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}}))
+		vm := m.create(onTemplate(
+			cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}}))
 		m.Step(vm)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		ExpectGone(InstanceKey(vm))

@@ -32,7 +32,8 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 	snapshot := func(ns string, labels map[string]string) *unstructured.Unstructured {
 		GinkgoHelper()
 		made := &unstructured.Unstructured{}
-		made.SetGroupVersionKind(schema.GroupVersionKind{Group: "snapshot.storage.k8s.io", Version: "v1", Kind: "VolumeSnapshot"})
+		made.SetGroupVersionKind(
+			schema.GroupVersionKind{Group: "snapshot.storage.k8s.io", Version: "v1", Kind: "VolumeSnapshot"})
 		made.SetNamespace(ns)
 		made.SetName("golden")
 		made.SetLabels(labels)
@@ -49,13 +50,15 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		}))
 	}
 	of := func(ns string) cdiv1beta1.DataVolumeSpec {
-		return cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Snapshot: &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: ns, Name: "golden"}}}
+		return cdiv1beta1.DataVolumeSpec{
+			Source: &cdiv1beta1.DataVolumeSource{Snapshot: &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: ns, Name: "golden"}}}
 	}
 	// expectWaits reconciles, and expects a failure and another try.
 	expectWaits := func(vm *v1.VirtualMachine, message string) {
 		GinkgoHelper()
 		Expect(m.Step(vm).RequeueAfter).NotTo(BeZero(), "snapshots are not watched")
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
 	}
 	expectInferred := func(vm *v1.VirtualMachine) {
@@ -85,7 +88,8 @@ var _ = Describe("VirtualMachine that infers its instance type from a snapshot",
 		named.Spec.Source.Snapshot = &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: m.ns, Name: "golden"}
 		ExpectCreated(named)
 		golden := snapshot(m.ns, nil)
-		vm := inferring(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "image"}})
+		vm := inferring(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource",
+			Name: "image"}})
 		m.Step(vm)
 		Expect(ExpectExists(vm).Status.InstancetypeRef).To(BeNil())
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineFailure), "its claim may get labels when it is filled")
@@ -114,7 +118,8 @@ func allowCopies(from, to string) {
 	GinkgoHelper()
 	ExpectCreated(&rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: from, Name: "copies"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"cdi.kubevirt.io"}, Resources: []string{"datavolumes/source"}, Verbs: []string{"create"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"cdi.kubevirt.io"}, Resources: []string{"datavolumes/source"},
+			Verbs: []string{"create"}}},
 	}, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: from, Name: "copies"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "copies"},

@@ -40,7 +40,8 @@ const (
 	actionStop  = "StopVM"
 )
 
-// adoptVMI makes the VM the owner of an instance of its name that has none. An instance with another owner is a failure.
+// adoptVMI makes the VM the owner of an instance of its name that has none. An instance with another owner is a
+// failure.
 func adoptVMI(ctx context.Context, s *Scope) error {
 	if s.VMI == nil || metav1.IsControlledBy(s.VMI, s.VM) {
 		return nil
@@ -51,12 +52,14 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 				return err
 			}
 		}
-		s.failForeign(fmt.Errorf("VirtualMachineInstance %q already exists and belongs to %s %s (UID %s): the VM cannot run until "+
-			"it is deleted", s.VMI.Name, owner.Kind, owner.Name, owner.UID))
+		s.failForeign(fmt.Errorf(
+			"VirtualMachineInstance %q already exists and belongs to %s %s (UID %s): the VM cannot run until "+
+				"it is deleted", s.VMI.Name, owner.Kind, owner.Name, owner.UID))
 		return nil
 	}
 	if s.VMI.DeletionTimestamp != nil {
-		s.failForeign(fmt.Errorf("VirtualMachineInstance %q already exists, belongs to another owner and is being deleted: waiting until it is gone",
+		s.failForeign(fmt.Errorf(
+			"VirtualMachineInstance %q already exists, belongs to another owner and is being deleted: waiting until it is gone",
 			s.VMI.Name))
 		return nil
 	}
@@ -70,8 +73,8 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 	})
 }
 
-// confirmNotDeleted reads the VM from the API server, because the cache may be behind. A VM that was deleted, or deleted and
-// created again, must not adopt anything.
+// confirmNotDeleted reads the VM from the API server, because the cache may be behind. A VM that was deleted, or
+// deleted and created again, must not adopt anything.
 func (s *Scope) confirmNotDeleted(ctx context.Context) error {
 	key := client.ObjectKeyFromObject(s.VM)
 	fresh := &v1.VirtualMachine{}
@@ -164,7 +167,8 @@ func createVMI(ctx context.Context, s *Scope) error {
 		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 		return err
 	}
-	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
+	paused := startRequested(s) &&
+		s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
 	vmi := newInstance(s.VM, template, s.identity, paused)
 	vmi.Spec.Architecture = s.architecture(template)
 	nameReferences(vmi, &s.Status)
@@ -218,15 +222,15 @@ func deleteVMI(ctx context.Context, s *Scope) error {
 	}
 	s.Recorder.Eventf(s.VM, s.VMI, corev1.EventTypeNormal, ReasonSuccessfulDelete, actionStop,
 		"Stopped the virtual machine by deleting the virtual machine instance %v", s.VMI.UID)
-	// This reconciliation already writes the status Stopping. The finalizer is removed in a later one: the deletion changed the
-	// resource version of the instance.
+	// This reconciliation already writes the status Stopping. The finalizer is removed in a later one: the deletion
+	// changed the resource version of the instance.
 	s.deleted = true
 	s.VMI.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
 	return nil
 }
 
-// removeVMI deletes the instance of a deleted VM, or orphans it if the deletion has the propagation policy Orphan. The garbage
-// collector removes the owner reference as well, before or after virt-controller.
+// removeVMI deletes the instance of a deleted VM, or orphans it if the deletion has the propagation policy Orphan. The
+// garbage collector removes the owner reference as well, before or after virt-controller.
 func removeVMI(ctx context.Context, s *Scope) error {
 	if s.VMI == nil {
 		return nil
@@ -266,8 +270,8 @@ func removeVMIFinalizer(ctx context.Context, s *Scope) error {
 	return kit.RemoveFinalizer(ctx, s.Client, &s.VMI, v1.VirtualMachineControllerFinalizer)
 }
 
-// finalizeWithoutVM removes the VM's finalizer from a deleted instance whose VM no longer exists, because its finalizer was
-// removed by another client.
+// finalizeWithoutVM removes the VM's finalizer from a deleted instance whose VM no longer exists, because its finalizer
+// was removed by another client.
 func finalizeWithoutVM(ctx context.Context, s *Scope, key client.ObjectKey) error {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := s.Client.Get(ctx, key, vmi); err != nil {

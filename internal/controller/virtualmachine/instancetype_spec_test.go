@@ -31,7 +31,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	stored := func(ref *v1.InstancetypeStatusRef) *appsv1.ControllerRevision {
 		GinkgoHelper()
 		Expect(ref).NotTo(BeNil())
-		return ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: ref.ControllerRevisionRef.Name}})
+		return ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns,
+			Name: ref.ControllerRevisionRef.Name}})
 	}
 	failure := func(vm *v1.VirtualMachine, reason, message string) {
 		GinkgoHelper()
@@ -39,9 +40,10 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	}
 
 	It("waits for what it refers to, stores it and starts with it", func() {
-		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
-			vm.Spec.Preference.Kind = "virtualmachinepreference"
-		}))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(
+			func(vm *v1.VirtualMachine) {
+				vm.Spec.Preference.Kind = "virtualmachinepreference"
+			}))
 		m.Step(vm)
 		failure(vm, "FailedFindInstancetype", `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
 		Expect(m.events.Take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
@@ -62,7 +64,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(vmi.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
 		Expect(vmi.Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
 		Expect(vmi.Spec.Subdomain).To(Equal("preferred"))
-		Expect(vmi.Annotations).To(And(HaveKeyWithValue(v1.InstancetypeAnnotation, "small"), HaveKeyWithValue(v1.PreferenceAnnotation, "linux")))
+		Expect(vmi.Annotations).To(
+			And(HaveKeyWithValue(v1.InstancetypeAnnotation, "small"), HaveKeyWithValue(v1.PreferenceAnnotation, "linux")))
 		Expect(vm.Spec.Template.Spec.Domain.CPU).To(BeNil(), "the VM's spec is not changed")
 
 		ref := vm.Status.InstancetypeRef
@@ -74,7 +77,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(revision.Labels).To(HaveKeyWithValue("instancetype.kubevirt.io/object-name", "small"))
 		Expect(vm.Status.PreferenceRef.Name).To(Equal("linux"))
 		Expect(vm.Status.PreferenceRef.Kind).To(Equal("virtualmachinepreference"), "as the VM spells it")
-		Expect(stored(vm.Status.PreferenceRef).Labels).To(HaveKeyWithValue("instancetype.kubevirt.io/object-kind", "VirtualMachinePreference"))
+		Expect(stored(vm.Status.PreferenceRef).Labels).To(
+			HaveKeyWithValue("instancetype.kubevirt.io/object-kind", "VirtualMachinePreference"))
 
 		By("recording the names of the stored objects with the spec of the start")
 		start := ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
@@ -137,8 +141,11 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		EditVM(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
 		m.events.Take()
 		m.Step(vm)
-		failure(vm, "FailedCreate", "Failed to apply instancetype: VMI conflicts with instancetype spec in fields: [spec.domain.cpu.sockets]")
-		Expect(m.events.Take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: Failed to apply instancetype: ")))
+		failure(vm, "FailedCreate",
+			"Failed to apply instancetype: VMI conflicts with instancetype spec in fields: [spec.domain.cpu.sockets]")
+		Expect(m.events.Take()).To(
+			ConsistOf(HavePrefix(
+				"Warning FailedCreate: Error creating virtual machine instance: Failed to apply instancetype: ")))
 		ExpectGone(vmi)
 	})
 
@@ -152,7 +159,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(err).NotTo(HaveOccurred())
 		ExpectCreated(revision)
 		_, err = m.Try(vm)
-		Expect(err).To(MatchError(ContainSubstring("found existing ControllerRevision with unexpected data: " + revision.Name)))
+		Expect(err).To(MatchError(
+			ContainSubstring("found existing ControllerRevision with unexpected data: " + revision.Name)))
 		failure(vm, "FailedCreate", "found existing ControllerRevision with unexpected data: "+revision.Name)
 		ExpectGone(InstanceKey(vm))
 		Expect(K8sClient.Delete(ctx, revision)).To(Succeed())
@@ -305,7 +313,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 
 	It("keeps a ControllerRevision of an earlier version until its replacement is stored", func() {
 		small := NewInstancetype(m.ns, "small", 2)
-		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")).With(WithPreference("missing")))
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(WithInstancetype("small")).With(
+			WithPreference("missing")))
 		old := kubeVirtRevision(vm, small, "vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
 		m.Step(vm)
 		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "missing" not found`)
@@ -319,7 +328,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		ExpectCreated(preference)
 		template := func(name string, class *string) v1.DataVolumeTemplateSpec {
 			return v1.DataVolumeTemplateSpec{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: cdiv1beta1.DataVolumeSpec{
-				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{StorageClassName: class},
+				Source:  &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}},
+				Storage: &cdiv1beta1.StorageSpec{StorageClassName: class},
 			}}
 		}
 		vm := m.create(builder.MakeVM("vm").With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
@@ -340,8 +350,8 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 	})
 })
 
-// kubeVirtRevision creates a ControllerRevision with an instance type as KubeVirt does, without some labels, and makes the VM's status
-// refer to it. An empty name is today's.
+// kubeVirtRevision creates a ControllerRevision with an instance type as KubeVirt does, without some labels, and makes
+// the VM's status refer to it. An empty name is today's.
 func kubeVirtRevision(
 	vm *v1.VirtualMachine, object *v1beta1.VirtualMachineInstancetype, name string, drop ...string,
 ) *appsv1.ControllerRevision {
@@ -357,7 +367,8 @@ func kubeVirtRevision(
 	}
 	ExpectCreated(revision)
 	vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
-		Name: object.Name, Kind: "VirtualMachineInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
+		Name: object.Name, Kind: "VirtualMachineInstancetype",
+		ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
 	}
 	Expect(K8sClient.Status().Update(ctx, vm)).To(Succeed())
 	return revision

@@ -38,24 +38,25 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		return all
 	}
 
-	DescribeTable("copies the state to the running VMI and requires no restart, with rollout strategy", func(strategy v1.VMRolloutStrategy) {
-		config := clusterconfig.Default()
-		config.RolloutStrategy = strategy
-		m.Config = FixedConfig{Config: config}
-		vm, _ := runs()
-		set(vm, v1.InterfaceStateLinkDown)
-		m.Step(vm)
-		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
-		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
-		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
-		m.expectQuiet(vm)
+	DescribeTable("copies the state to the running VMI and requires no restart, with rollout strategy",
+		func(strategy v1.VMRolloutStrategy) {
+			config := clusterconfig.Default()
+			config.RolloutStrategy = strategy
+			m.Config = FixedConfig{Config: config}
+			vm, _ := runs()
+			set(vm, v1.InterfaceStateLinkDown)
+			m.Step(vm)
+			Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
+			Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+			Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+			m.expectQuiet(vm)
 
-		set(vm, "")
-		m.Step(vm)
-		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", ""}))
-		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
-		m.expectQuiet(vm)
-	},
+			set(vm, "")
+			m.Step(vm)
+			Expect(states(vm)).To(Equal([]v1.InterfaceState{"", ""}))
+			Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
+			m.expectQuiet(vm)
+		},
 		Entry(nil, v1.VMRolloutStrategyLiveUpdate),
 		Entry(nil, v1.VMRolloutStrategyStage),
 	)
@@ -68,7 +69,8 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		})
 		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "non-live-updatable"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		m.events.Take()
 		m.expectQuiet(vm)
@@ -88,7 +90,8 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 		m.Step(vm)
 		Expect(states(vm)).To(Equal([]v1.InterfaceState{"", v1.InterfaceStateLinkDown}))
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError", ""))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError", ""))
 	})
 
 	It("makes an interface of the VMI absent", func() {

@@ -58,7 +58,8 @@ func TestLinkStatesByName(t *testing.T) {
 	interfaces[0], interfaces[1] = interfaces[1], interfaces[0]
 	interfaces[0].State, interfaces[1].State = v1.InterfaceStateLinkDown, v1.InterfaceStateLinkDown
 	liveupdate.CopyLinkStates(&vmi.Spec, &template.Spec)
-	if got := vmi.Spec.Domain.Devices.Interfaces; got[0].State != v1.InterfaceStateLinkDown || got[1].State != v1.InterfaceStateLinkDown {
+	if got := vmi.Spec.Domain.Devices.Interfaces; got[0].State != v1.InterfaceStateLinkDown ||
+		got[1].State != v1.InterfaceStateLinkDown {
 		t.Errorf("got %+v", got)
 	}
 	interfaces[0].Model = "e1000e"

@@ -29,7 +29,8 @@ const (
 	ReasonTolerationsChange = "TolerationsChangeError"
 )
 
-// errMigrating is returned for changes of the scheduling from the time at which the target of a migration is to be scheduled.
+// errMigrating is returned for changes of the scheduling from the time at which the target of a migration is to be
+// scheduled.
 var errMigrating = errors.New("should not be changed during VMI migration")
 
 // templateDiff is how an instance differs from its VM's template.
@@ -56,7 +57,8 @@ func (d templateDiff) upToDate() bool {
 	return d.known && d.restart == "" && !d.movingVolumes && !d.resizing && !d.plugging && !d.relabeled
 }
 
-// syncInstance applies changes of the template to a running instance where possible, and determines which ones need a restart.
+// syncInstance applies changes of the template to a running instance where possible, and determines which ones need a
+// restart.
 func syncInstance(ctx context.Context, s *Scope) error {
 	if !alive(s) || s.VMI.DeletionTimestamp != nil || s.VM.Spec.Template == nil {
 		return nil
@@ -114,15 +116,17 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	s.LiveMetadata.Copy(&desired.ObjectMeta, &template.ObjectMeta)
 	// Until the status names the revision, its name is derived from this annotation, which must not change before.
 	if s.diff.upToDate() && s.VMI.Status.VirtualMachineRevisionName != "" {
-		metav1.SetMetaDataAnnotation(&desired.ObjectMeta, v1.VirtualMachineGenerationAnnotation, strconv.FormatInt(s.VM.Generation, 10))
+		metav1.SetMetaDataAnnotation(&desired.ObjectMeta, v1.VirtualMachineGenerationAnnotation,
+			strconv.FormatInt(s.VM.Generation, 10))
 	}
 	return s.replaceVMI(ctx, desired)
 }
 
-// compare determines whether a template differs from the one that an instance was made from in fields that cannot change while
-// it runs.
+// compare determines whether a template differs from the one that an instance was made from in fields that cannot
+// change while it runs.
 func compare(
-	base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool, follows podspec.LiveMetadata,
+	base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool,
+	follows podspec.LiveMetadata,
 ) templateDiff {
 	if changed := liveupdate.NeedRestart(&base.Spec, &current.Spec, vmi, live); len(changed) > 0 {
 		return templateDiff{known: true, restart: liveupdate.Message(changed), changed: changed}
@@ -130,7 +134,8 @@ func compare(
 	before, now := base.ObjectMeta.DeepCopy(), current.ObjectMeta.DeepCopy()
 	follows.Remove(before)
 	follows.Remove(now)
-	return templateDiff{known: true, relabeled: !maps.Equal(before.Labels, now.Labels) || !maps.Equal(before.Annotations, now.Annotations)}
+	return templateDiff{known: true, relabeled: !maps.Equal(before.Labels, now.Labels) ||
+		!maps.Equal(before.Annotations, now.Annotations)}
 }
 
 // setScheduling copies the fields that the scheduling of a migration target uses.
@@ -167,7 +172,8 @@ func (s *Scope) replaceVMI(ctx context.Context, desired *v1.VirtualMachineInstan
 	if apierrors.IsInvalid(err) && !equality.Semantic.DeepEqual(before.Spec.Volumes, desired.Spec.Volumes) {
 		// A retry does not help, only another change of the VM.
 		s.Failure = &kit.Failure{
-			Reason: ReasonHotPlugVolume, Message: fmt.Sprintf("Error encountered while handling declarative hotplug volumes: %v", err),
+			Reason:  ReasonHotPlugVolume,
+			Message: fmt.Sprintf("Error encountered while handling declarative hotplug volumes: %v", err),
 		}
 		s.diff = templateDiff{}
 		return nil

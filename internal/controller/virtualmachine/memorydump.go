@@ -47,7 +47,8 @@ func (s *Scope) applyDump(ctx context.Context, claim *corev1.PersistentVolumeCla
 			if step.AddVolume != nil {
 				vmi.Spec.UtilityVolumes = append(vmi.Spec.UtilityVolumes, *step.AddVolume)
 			}
-			vmi.Spec.UtilityVolumes = slices.DeleteFunc(vmi.Spec.UtilityVolumes, func(u v1.UtilityVolume) bool { return u.Name == step.RemoveVolume })
+			vmi.Spec.UtilityVolumes = slices.DeleteFunc(vmi.Spec.UtilityVolumes,
+				func(u v1.UtilityVolume) bool { return u.Name == step.RemoveVolume })
 		})
 		if err != nil {
 			return err

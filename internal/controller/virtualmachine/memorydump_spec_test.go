@@ -21,7 +21,8 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		config := clusterconfig.Default()
 		config.HotplugVolumes = true
 		m.Config = FixedConfig{Config: config}
-		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
+		vm, vmi := m.started(builder.MakeVM("vm").Template(
+			builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		claim := builder.MakePVC("dump").Namespace(vm.Namespace).Bound("2Gi").Obj()
 		status := claim.Status
@@ -44,7 +45,8 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 				if phase != "" {
 					s.VolumeStatus = []v1.VolumeStatus{{
 						Name: "dump", Phase: phase, HotplugVolume: &v1.HotplugVolumeStatus{},
-						MemoryDumpVolume: &v1.DomainMemoryDumpInfo{ClaimName: "dump", TargetFileName: "file", EndTimestamp: ptr.To(metav1.Now())},
+						MemoryDumpVolume: &v1.DomainMemoryDumpInfo{ClaimName: "dump", TargetFileName: "file",
+							EndTimestamp: ptr.To(metav1.Now())},
 					}}
 				}
 			})
@@ -73,7 +75,8 @@ var _ = Describe("The memory dump of a VirtualMachine", func() {
 		volume("")
 		m.Step(vm)
 		Expect(ExpectExists(vm).Status.MemoryDumpRequest).To(And(
-			HaveField("Phase", v1.MemoryDumpCompleted), HaveField("FileName", HaveValue(Equal("file"))), HaveField("EndTimestamp", Not(BeNil()))))
+			HaveField("Phase", v1.MemoryDumpCompleted), HaveField("FileName", HaveValue(Equal("file"))),
+			HaveField("EndTimestamp", Not(BeNil()))))
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(vm.Generation).To(Equal(generation))
 		m.expectQuiet(vm)

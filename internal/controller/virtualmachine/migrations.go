@@ -17,14 +17,15 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// readMigrations finds out whether a migration of the instance has a target. Its Pod was made for the spec that the instance had then, so
-// that from then on the instance does not follow the template: the migration would fail.
+// readMigrations finds out whether a migration of the instance has a target. Its Pod was made for the spec that the
+// instance had then, so that from then on the instance does not follow the template: the migration would fail.
 func (s *Scope) readMigrations(ctx context.Context) error {
 	if s.migrates = vmistatus.Migrating(&s.VMI.Status); s.migrates {
 		return nil
 	}
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(s.VMI.Namespace), client.MatchingFields{kit.VMIIndex: s.VMI.Name}); err != nil {
+	if err := s.Client.List(ctx, list, client.InNamespace(s.VMI.Namespace),
+		client.MatchingFields{kit.VMIIndex: s.VMI.Name}); err != nil {
 		return fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
 	}
 	for i := range list.Items {
@@ -44,8 +45,8 @@ func vmOfMigration(_ context.Context, object client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}}}
 }
 
-// migrationEnded passes migrations that have ended: the instance may follow the template again. If the migration was assigned, the VMI
-// has changed before.
+// migrationEnded passes migrations that have ended: the instance may follow the template again. If the migration was
+// assigned, the VMI has changed before.
 var migrationEnded = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: kit.Updates(func(before, after *v1.VirtualMachineInstanceMigration) bool {

@@ -52,9 +52,10 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 			SetVMIStatus(vmi, v1.Running, revised(vmi), Resized(1, "1Gi"), InGuest("default"),
 				WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", ""),
 				func(s *v1.VirtualMachineInstanceStatus) {
-					s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: 1 << 30, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
-						ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					}}}
+					s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: 1 << 30,
+						PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+							ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+						}}}
 				})
 			m.Settle(vm)
 			migration := builder.MakeMigration("go", "vm").Namespace(m.ns).Obj()
@@ -86,13 +87,15 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 	)
 
 	It("plugs volumes when the migration is over", func() {
-		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
+		vm, vmi := m.started(builder.MakeVM("vm").Template(
+			builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13")))
 		SetVMIStatus(vmi, v1.Running, revised(vmi))
 		migration := builder.MakeMigration("go", "vm").Namespace(m.ns).Obj()
 		ExpectCreated(migration)
 		enter(migration, v1.MigrationScheduled)
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			t.Spec.Volumes = append(t.Spec.Volumes, builder.MakeVMI("x").Hotpluggable("data", "data-claim").Obj().Spec.Volumes...)
+			t.Spec.Volumes = append(t.Spec.Volumes,
+				builder.MakeVMI("x").Hotpluggable("data", "data-claim").Obj().Spec.Volumes...)
 			t.Spec.Domain.Devices.Disks = append(t.Spec.Domain.Devices.Disks,
 				builder.MakeVMI("x").Hotpluggable("data", "data-claim").Obj().Spec.Domain.Devices.Disks...)
 		})
@@ -111,7 +114,10 @@ var _ = Describe("VirtualMachine whose migration has a target", func() {
 		enter(migration, v1.MigrationPending)
 		zone := func(name string) {
 			GinkgoHelper()
-			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": name} })
+			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+				t.Spec.NodeSelector = map[string]string{
+					"zone": name}
+			})
 			m.Settle(vm)
 			Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", name))
 		}

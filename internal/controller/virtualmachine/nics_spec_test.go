@@ -23,7 +23,8 @@ import (
 
 // addRed adds an interface with some binding on another network of Multus.
 func addRed(spec *v1.VirtualMachineInstanceSpec, binding v1.InterfaceBindingMethod) {
-	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{Name: "red", InterfaceBindingMethod: binding})
+	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces,
+		v1.Interface{Name: "red", InterfaceBindingMethod: binding})
 	spec.Networks = append(spec.Networks, v1.Network{
 		Name: "red", NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "red-net"}},
 	})
@@ -116,14 +117,16 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 
 	DescribeTable("requires a restart for what can be neither plugged nor migrated in, and names it",
 		func(change func(*v1.VirtualMachineInstanceSpec), fields string) {
-			vm, _ := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-				WithBlueNetwork(&vmi.Spec)
-			})))
+			vm, _ := m.started(builder.MakeVM("vm").Template(
+				builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+					WithBlueNetwork(&vmi.Spec)
+				})))
 			SetVMIStatus(InstanceOf(vm), v1.Running, revised(InstanceOf(vm)), InGuest("default", "blue"))
 			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { change(&t.Spec) })
 			m.Step(vm)
 			Expect(state(vm)).To(Equal([]string{"default", "blue"}))
-			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+fields))
+			Expect(ExpectExists(vm)).To(
+				HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+fields))
 			Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 			m.expectQuiet(vm)
 		},
@@ -150,9 +153,10 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		}, "domain.devices.interfaces[blue].model"))
 
 	It("gives its VMI another network for one that it has, and is done once the guest's Pod has the network", func() {
-		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-			WithBlueNetwork(&vmi.Spec)
-		})))
+		vm, vmi := m.started(builder.MakeVM("vm").Template(
+			builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+				WithBlueNetwork(&vmi.Spec)
+			})))
 		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default", "blue"))
 		networks := func(name string) map[string]string {
 			return map[string]string{
@@ -173,7 +177,8 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
 		By("not migrating")
-		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
+		SetVMIStatus(vmi, v1.Running,
+			WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
 		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
 
@@ -192,9 +197,10 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 	})
 
 	It("requires a restart for one of a guest without hotplug", func() {
-		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec.Domain.Devices.DisableHotplug = true
-		})))
+		vm, vmi := m.started(builder.MakeVM("vm").Template(
+			builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.Devices.DisableHotplug = true
+			})))
 		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.Step(vm)
@@ -208,7 +214,8 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { WithBlueNetwork(&t.Spec) })
 		m.Step(vm)
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
-		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
+		SetVMIStatus(vmi, v1.Running,
+			WithCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionFalse, "RestartRequired", "because"))
 		m.Step(vm)
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "because"))
 		m.expectQuiet(vm)
@@ -222,7 +229,8 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		})
 		m.Step(vm)
 		Expect(state(vm)).To(Equal([]string{"default", "blue"}))
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: hostname"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: hostname"))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
 		SetVMIStatus(vmi, v1.Running, InGuest("default", "blue"))
@@ -231,25 +239,29 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		Expect(state(vm)).To(Equal([]string{"default", "blueabsent"}))
 	})
 
-	DescribeTable("plugs none while its interfaces or hotplug need a restart", func(before, now func(*v1.VirtualMachineInstanceSpec), field string) {
-		vm, vmi := m.started(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-			before(&vmi.Spec)
-		})))
-		SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default"))
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
-			WithBlueNetwork(&t.Spec)
-			now(&t.Spec)
-		})
-		m.Step(vm)
-		Expect(state(vm)).To(Equal([]string{"default"}))
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+field))
-	},
+	DescribeTable("plugs none while its interfaces or hotplug need a restart",
+		func(before, now func(*v1.VirtualMachineInstanceSpec), field string) {
+			vm, vmi := m.started(builder.MakeVM("vm").Template(
+				builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+					before(&vmi.Spec)
+				})))
+			SetVMIStatus(vmi, v1.Running, revised(vmi), InGuest("default"))
+			changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+				WithBlueNetwork(&t.Spec)
+				now(&t.Spec)
+			})
+			m.Step(vm)
+			Expect(state(vm)).To(Equal([]string{"default"}))
+			Expect(ExpectExists(vm)).To(
+				HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "spec: "+field))
+		},
 		Entry("an interface", func(*v1.VirtualMachineInstanceSpec) {}, func(s *v1.VirtualMachineInstanceSpec) {
 			s.Domain.Devices.Interfaces[0].Model = "e1000"
 		}, "domain.devices.interfaces[default].model"),
-		Entry("hotplug", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DisableHotplug = true }, func(s *v1.VirtualMachineInstanceSpec) {
-			s.Domain.Devices.DisableHotplug = false
-		}, "domain.devices.disableHotplug"))
+		Entry("hotplug", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DisableHotplug = true },
+			func(s *v1.VirtualMachineInstanceSpec) {
+				s.Domain.Devices.DisableHotplug = false
+			}, "domain.devices.disableHotplug"))
 
 	It("waits for the end of a migration", func() {
 		vm, vmi := runs()

@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// expandsReferences reports whether the configuration says to write what the VM refers to into the VM: with the policy expand unless
-// the VM has a ControllerRevision, and with expandAll always.
+// expandsReferences reports whether the configuration says to write what the VM refers to into the VM: with the policy
+// expand unless the VM has a ControllerRevision, and with expandAll always.
 func (s *Scope) expandsReferences() bool {
 	if s.inferenceWaits || !hasReferences(&s.VM.Spec) {
 		return false
@@ -31,8 +31,8 @@ func (s *Scope) expandsReferences() bool {
 	return true
 }
 
-// expandReferences writes what the VM refers to into its spec, and removes the references. The ControllerRevisions that are no longer
-// used are deleted after the status was written.
+// expandReferences writes what the VM refers to into its spec, and removes the references. The ControllerRevisions that
+// are no longer used are deleted after the status was written.
 func (s *Scope) expandReferences(ctx context.Context) error {
 	specs, err := s.specs(ctx)
 	if err != nil {

@@ -52,13 +52,17 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 	}
 
 	It("gets the content of its instance type and its preference before it starts, and no revision of them", func() {
-		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(func(vm *v1.VirtualMachine) {
-			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: cdiv1beta1.DataVolumeSpec{
-				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{},
-			}}}
-		}))
+		vm := m.create(builder.MakeVM("vm").With(WithInstancetype("small")).With(WithPreference("linux")).With(
+			func(vm *v1.VirtualMachine) {
+				vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+					Spec: cdiv1beta1.DataVolumeSpec{
+						Source:  &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}},
+						Storage: &cdiv1beta1.StorageSpec{},
+					}}}
+			}))
 		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", "not found"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", "not found"))
 		Expect(vm.Spec.Instancetype).NotTo(BeNil(), "a VM is not expanded by halves")
 
 		ExpectCreated(NewInstancetype(m.ns, "small", 2))
@@ -154,7 +158,8 @@ var _ = Describe("VirtualMachine whose references are to be expanded", func() {
 
 	It("keeps its own memory if its volume names no instance type", func() {
 		ExpectCreated(builder.MakePVC("claim").Namespace(m.ns).Obj())
-		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").PVC("root", "claim")).
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).Template(
+			builder.MakeVMI("vm").PVC("root", "claim")).
 			With(func(vm *v1.VirtualMachine) {
 				vm.Spec.Instancetype = &v1.InstancetypeMatcher{
 					InferFromVolume: "root", InferFromVolumeFailurePolicy: ptr.To(v1.IgnoreInferFromVolumeFailure),

@@ -29,15 +29,15 @@ const actionFind = "FindInstancetype"
 // storeFailure is KubeVirt's format of the failure to store an instance type or a preference.
 const storeFailure = "error encountered while storing instancetype.kubevirt.io controllerRevisions: %v"
 
-// revisionRetry is the delay before a retry for a missing ControllerRevision: only those that virt-controller created are watched. It
-// is long, because each retry is a request to the API server.
+// revisionRetry is the delay before a retry for a missing ControllerRevision: only those that virt-controller created
+// are watched. It is long, because each retry is a request to the API server.
 const revisionRetry = 5 * time.Minute
 
 // verbatim are the formats of failures whose event and condition have the text of the error.
 var verbatim = failureFormats{event: "%v", condition: "%v"}
 
-// referenceError is why the instance type or the preference of a VM cannot be found, stored or applied. It is the VM's failure, and
-// no error of the reconciliation: a watch triggers the next one when a missing object appears.
+// referenceError is why the instance type or the preference of a VM cannot be found, stored or applied. It is the VM's
+// failure, and no error of the reconciliation: a watch triggers the next one when a missing object appears.
 type referenceError struct {
 	reason  string
 	formats failureFormats
@@ -74,7 +74,8 @@ func notFound(class *reference.Class, err error) *referenceError {
 
 // notStored returns the error that what a matcher refers to cannot be stored.
 func notStored(err error) *referenceError {
-	return &referenceError{reason: ReasonFailedCreate, err: err, formats: failureFormats{event: storeFailure, condition: storeFailure}}
+	return &referenceError{reason: ReasonFailedCreate, err: err,
+		formats: failureFormats{event: storeFailure, condition: storeFailure}}
 }
 
 // hasReferences reports whether a VM refers to an instance type or to a preference.
@@ -82,8 +83,9 @@ func hasReferences(spec *v1.VirtualMachineSpec) bool {
 	return spec.Instancetype != nil || spec.Preference != nil
 }
 
-// resolveReferences finds the instance type and the preference of the VM, stores them as they are now in ControllerRevisions if the
-// VM refers to them for the first time, and sets the references in the status. It does so whether the VM runs or not.
+// resolveReferences finds the instance type and the preference of the VM, stores them as they are now in
+// ControllerRevisions if the VM refers to them for the first time, and sets the references in the status. It does so
+// whether the VM runs or not.
 func resolveReferences(ctx context.Context, s *Scope) error {
 	refs := map[*reference.Class]*v1.InstancetypeStatusRef{}
 	var unstored []client.Object
@@ -149,9 +151,11 @@ func refOf(matcher *v1.InstancetypeMatcher, kind, revision string) *v1.Instancet
 	return ref
 }
 
-// findUnstored returns the object that a matcher refers to if it has to be stored: the VM refers to it for the first time, or its
-// ControllerRevision has an old form.
-func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (client.Object, error) {
+// findUnstored returns the object that a matcher refers to if it has to be stored: the VM refers to it for the first
+// time, or its ControllerRevision has an old form.
+func (s *Scope) findUnstored(
+	ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher,
+) (client.Object, error) {
 	name := class.RevisionOf(s.VM)
 	if name == "" {
 		object, err := s.finder().Object(ctx, class, s.VM.Namespace, matcher)
@@ -165,7 +169,8 @@ func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matche
 		s.found(class, object)
 		return object, err
 	}
-	if ref := class.RefOf(&s.VM.Status); ref == nil || ref.ControllerRevisionRef == nil || ref.ControllerRevisionRef.Name != name {
+	if ref := class.RefOf(&s.VM.Status); ref == nil || ref.ControllerRevisionRef == nil ||
+		ref.ControllerRevisionRef.Name != name {
 		// The matcher names the revision.
 		_, err := s.referenced(ctx, class, name)
 		return nil, err
@@ -234,7 +239,8 @@ func (s *Scope) storeReferences(ctx context.Context, unstored []client.Object) e
 		return err
 	}
 	if s.VM.Spec.Template != nil {
-		if _, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype, specs.Preference); len(conflicts) > 0 {
+		if _, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype,
+			specs.Preference); len(conflicts) > 0 {
 			return notStored(conflicts.ErrStore())
 		}
 	}
@@ -285,8 +291,9 @@ func (s *Scope) storeReference(ctx context.Context, object client.Object) error 
 	return nil
 }
 
-// upgradeRevision gives a ControllerRevision that KubeVirt created today's labels and form, so that it is in the cache and can be
-// orphaned. If an earlier version of KubeVirt created it, it has another name: then its object is returned, to be stored again.
+// upgradeRevision gives a ControllerRevision that KubeVirt created today's labels and form, so that it is in the cache
+// and can be orphaned. If an earlier version of KubeVirt created it, it has another name: then its object is returned,
+// to be stored again.
 func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, name string) (client.Object, error) {
 	listed, err := listRevisions(ctx, s)
 	if err != nil {
@@ -322,8 +329,8 @@ func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, nam
 	return object, nil
 }
 
-// deleteReferences deletes the ControllerRevisions with instance types and preferences that neither the VM nor the spec that its
-// instance was started with refers to. It runs after the status was written.
+// deleteReferences deletes the ControllerRevisions with instance types and preferences that neither the VM nor the spec
+// that its instance was started with refers to. It runs after the status was written.
 func deleteReferences(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp != nil || s.beingRestored() {
 		return nil
@@ -351,7 +358,8 @@ func deleteReferences(ctx context.Context, s *Scope) error {
 	if !started {
 		return nil // KubeVirt started this instance, so its revisions are unknown: delete none.
 	}
-	unused := slices.DeleteFunc(revisions, func(r metav1.PartialObjectMetadata) bool { return !reference.IsRevision(r.Labels) || used[r.Name] })
+	unused := slices.DeleteFunc(revisions,
+		func(r metav1.PartialObjectMetadata) bool { return !reference.IsRevision(r.Labels) || used[r.Name] })
 	if len(unused) == 0 {
 		return nil
 	}
@@ -393,8 +401,8 @@ func (s *Scope) deleteRevision(ctx context.Context, revision *appsv1.ControllerR
 	return nil
 }
 
-// referenceAnnotation is the annotation of a start revision with the name of the ControllerRevision that the instance was started
-// with. It is Vireo's own: the name is in the data as well, which the cache does not have.
+// referenceAnnotation is the annotation of a start revision with the name of the ControllerRevision that the instance
+// was started with. It is Vireo's own: the name is in the data as well, which the cache does not have.
 func referenceAnnotation(class *reference.Class) string {
 	return "kubevirt.io/" + class.Field + "-revision"
 }

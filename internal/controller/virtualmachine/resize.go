@@ -19,7 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reasons of the condition Failure when the CPUs or the memory of a running instance cannot change yet. KubeVirt's names.
+// Reasons of the condition Failure when the CPUs or the memory of a running instance cannot change yet. KubeVirt's
+// names.
 const (
 	ReasonHotPlugCPU    = "HotPlugCPUError"
 	ReasonHotPlugMemory = "HotPlugMemoryError"
@@ -55,7 +56,8 @@ type resizeResult struct {
 
 // followSize gives the instance the size of the template, as far as a running guest can have it.
 func (s *Scope) followSize(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) *kit.Failure {
-	for _, follow := range []func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceSpec) resizeResult{s.resizeCPUs, s.resizeMemory} {
+	for _, follow := range []func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceSpec) resizeResult{s.resizeCPUs,
+		s.resizeMemory} {
 		result := follow(desired, template)
 		if result.failure != nil {
 			return result.failure
@@ -93,7 +95,8 @@ func (s *Scope) resizeCPUs(desired *v1.VirtualMachineInstance, template *v1.Virt
 		return resizeResult{pending: true}
 	case s.migrates:
 		return resizeResult{failure: &kit.Failure{
-			Reason: ReasonHotPlugCPU, Message: fmt.Sprintf("Error encountered while handling CPU change request: %v", errCPUsWhileMigrating),
+			Reason:  ReasonHotPlugCPU,
+			Message: fmt.Sprintf("Error encountered while handling CPU change request: %v", errCPUsWhileMigrating),
 		}}
 	}
 	before := podspec.VCPUs(desired)
@@ -112,7 +115,8 @@ func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.Vi
 	}
 	if want.Cmp(*memory.Guest) == 0 {
 		current, known := resize.Current(desired)
-		result := reported(desired, v1.VirtualMachineInstanceMemoryChange, !known || current.Memory == 0 || current.Memory == want.Value())
+		result := reported(desired, v1.VirtualMachineInstanceMemoryChange, !known || current.Memory == 0 ||
+			current.Memory == want.Value())
 		if result.restart != "" {
 			result.restart = memoryFailed + ": " + result.restart
 		}
@@ -133,7 +137,8 @@ func (s *Scope) resizeMemory(desired *v1.VirtualMachineInstance, template *v1.Vi
 	}
 	if s.migrates {
 		return resizeResult{failure: &kit.Failure{
-			Reason: ReasonHotPlugMemory, Message: fmt.Sprintf("error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
+			Reason:  ReasonHotPlugMemory,
+			Message: fmt.Sprintf("error encountered while handling memory hotplug requests: %v", errMemoryWhileMigrating),
 		}}
 	}
 	added := want.DeepCopy()
@@ -153,8 +158,9 @@ func reported(vmi *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceCond
 	return result
 }
 
-// grow adds to the requests and limits of an instance if its template has one of them. Unlike in KubeVirt, a request that is the default
-// for a limit grows with it: otherwise the QoS class of the Pod would change, which Kubernetes refuses.
+// grow adds to the requests and limits of an instance if its template has one of them. Unlike in KubeVirt, a request
+// that is the default for a limit grows with it: otherwise the QoS class of the Pod would change, which Kubernetes
+// refuses.
 func grow(has, template *v1.ResourceRequirements, name corev1.ResourceName, by resource.Quantity) {
 	request, limit := template.Requests[name], template.Limits[name]
 	if request.IsZero() && limit.IsZero() {

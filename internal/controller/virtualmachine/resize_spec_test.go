@@ -77,7 +77,8 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 	})
 
 	It("gives them to a VMI whose template had no CPUs", func() {
-		vm, _ := runs(builder.MakeVMI("vm").Guest("1Gi").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = nil }))
+		vm, _ := runs(builder.MakeVMI("vm").Guest("1Gi").With(
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = nil }))
 		vmi := InstanceOf(vm)
 		vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1, Cores: 1, Threads: 1, MaxSockets: 4} // as the webhook does
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
@@ -111,7 +112,8 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		size(vm, 3, "1Gi")
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
-		SetVMIStatus(vmi, v1.Running, Resized(3, "2Gi"), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestAtBoot = ptr.To(resource.MustParse("2Gi")) })
+		SetVMIStatus(vmi, v1.Running, Resized(3, "2Gi"),
+			func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestAtBoot = ptr.To(resource.MustParse("2Gi")) })
 		size(vm, 2, "1Gi")
 		m.Step(vm)
 		expectRestart(vm, "Reduction of CPU socket count requires a restart")
@@ -161,10 +163,12 @@ var _ = Describe("VirtualMachine with other CPUs or memory", func() {
 		size(vm, 2, "2Gi")
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
-		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
+		SetVMIStatus(vmi, v1.Running,
+			WithCondition(v1.VirtualMachineInstanceVCPUChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
 		m.Step(vm)
 		expectRestart(vm, "the node is full")
-		SetVMIStatus(vmi, v1.Running, WithCondition(v1.VirtualMachineInstanceMemoryChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
+		SetVMIStatus(vmi, v1.Running,
+			WithCondition(v1.VirtualMachineInstanceMemoryChange, corev1.ConditionFalse, "RestartRequired", "the node is full"))
 		size(vm, 1, "2Gi")
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(1))

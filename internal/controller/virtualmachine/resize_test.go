@@ -19,15 +19,16 @@ import (
 // withoutGuest removes the memory from a template, so that it is that of the resources.
 func withoutGuest(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Memory = nil }
 
-// TestSizeInResources follows a VM whose template gets memory.guest while its guest runs. Until then, the memory is that of the
-// resources.
+// TestSizeInResources follows a VM whose template gets memory.guest while its guest runs. Until then, the memory is
+// that of the resources.
 func TestSizeInResources(t *testing.T) {
 	base := builder.MakeVM("vm").Template(
 		builder.MakeVMI("vm").Request(corev1.ResourceMemory, "1Gi").With(withoutGuest)).Obj().Spec.Template
 	vmi := builder.MakeVMI("vm").Guest("1Gi").Request(corev1.ResourceMemory, "1Gi").Phase(v1.Running).Obj()
 	vmi.Spec.Architecture = "amd64"
 	vmi.Spec.Domain.Memory.MaxGuest = ptr.To(resource.MustParse("4Gi"))
-	vmi.Status.Memory = &v1.MemoryStatus{GuestAtBoot: ptr.To(resource.MustParse("1Gi")), GuestCurrent: ptr.To(resource.MustParse("1Gi"))}
+	vmi.Status.Memory = &v1.MemoryStatus{GuestAtBoot: ptr.To(resource.MustParse("1Gi")),
+		GuestCurrent: ptr.To(resource.MustParse("1Gi"))}
 	s := &Scope{VMI: vmi}
 	for _, memory := range []string{"1042Mi", ""} {
 		template, want := base.DeepCopy(), "1Gi"
@@ -58,7 +59,10 @@ func TestGrow(t *testing.T) {
 		}
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
 	}
-	for name, tc := range map[string]struct{ request, limit, templateRequest, templateLimit, wantRequest, wantLimit string }{
+	for name, tc := range map[string]struct {
+		request, limit, templateRequest, templateLimit, wantRequest,
+		wantLimit string
+	}{
 		"none":                        {},
 		"request":                     {"1", "", "1", "", "1200m", ""},
 		"request and limit":           {"1", "2", "1", "2", "1200m", "2200m"},

@@ -85,7 +85,8 @@ var _ = Describe("VirtualMachine that is being restored", func() {
 		revision := &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: m.ns, Name: "vm-small-1",
-				Labels:          map[string]string{v1.CreatedByLabel: string(vm.UID), instancetype.ControllerRevisionObjectNameLabel: "small"},
+				Labels: map[string]string{v1.CreatedByLabel: string(vm.UID),
+					instancetype.ControllerRevisionObjectNameLabel: "small"},
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)},
 			},
 			Data: runtime.RawExtension{Raw: []byte(`{}`)},

@@ -30,8 +30,9 @@ type revisionData struct {
 	Spec v1.VirtualMachineSpec `json:"spec"`
 }
 
-// recordRevision stores the spec of which an instance is about to be made. A second start from the same generation reuses the
-// revision of the first. What the identity of a VM without a record is derived from, each new revision takes over from the earlier ones.
+// recordRevision stores the spec of which an instance is about to be made. A second start from the same generation
+// reuses the revision of the first. What the identity of a VM without a record is derived from, each new revision takes
+// over from the earlier ones.
 func recordRevision(ctx context.Context, s *Scope) error {
 	revisions, err := listStartRevisions(ctx, s)
 	if err != nil {
@@ -80,8 +81,8 @@ func recordRevision(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// storedSpec returns the VM's spec as the API server has it. The decoded spec has quantities in their canonical form, and clients compare
-// those of the revision with those of the VM.
+// storedSpec returns the VM's spec as the API server has it. The decoded spec has quantities in their canonical form,
+// and clients compare those of the revision with those of the VM.
 func (s *Scope) storedSpec(ctx context.Context) (map[string]any, error) {
 	key, stored := client.ObjectKeyFromObject(s.VM), &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(v1.VirtualMachineGroupVersionKind)
@@ -99,8 +100,8 @@ func (s *Scope) storedSpec(ctx context.Context) (map[string]any, error) {
 	return spec, nil
 }
 
-// deleteOldRevisions deletes the revisions of earlier starts. It runs after the instance was created: nothing refers to them any
-// more, and the start is not delayed.
+// deleteOldRevisions deletes the revisions of earlier starts. It runs after the instance was created: nothing refers to
+// them any more, and the start is not delayed.
 func deleteOldRevisions(ctx context.Context, s *Scope) error {
 	revisions, err := listStartRevisions(ctx, s)
 	if err != nil {
@@ -121,11 +122,12 @@ func deleteOldRevisions(ctx context.Context, s *Scope) error {
 // listStartRevisions lists the VM's start revisions without their data.
 func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	revisions, err := listRevisions(ctx, s)
-	return slices.DeleteFunc(revisions, func(r metav1.PartialObjectMetadata) bool { return reference.IsRevision(r.Labels) }), err
+	return slices.DeleteFunc(revisions,
+		func(r metav1.PartialObjectMetadata) bool { return reference.IsRevision(r.Labels) }), err
 }
 
-// listRevisions lists the metadata of the VM's revisions: those of its starts, and those of its instance type and preference. The cache
-// does not store their data.
+// listRevisions lists the metadata of the VM's revisions: those of its starts, and those of its instance type and
+// preference. The cache does not store their data.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	return kit.OwnRevisions(ctx, s.Client, s.VM)
 }

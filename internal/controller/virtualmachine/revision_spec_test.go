@@ -148,55 +148,60 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		Expect(older.Serial).To(BeEmpty())
 	})
 
-	It("keeps the identity of a VM that a backup tool has created again from its name, labels, annotations and spec", func() {
-		vm, vmi := runs(builder.MakeVM("vm"))
-		identity := *vmi.Spec.Domain.Firmware
-		before := ExpectExists(vm)
-		Expect(before.Spec.Template.Spec.Domain.Firmware).To(BeNil(), "the spec is never changed")
-		copied := func(name string) *v1.VirtualMachine {
-			return &v1.VirtualMachine{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: before.Namespace, Name: name, Labels: before.Labels, Annotations: maps.Clone(before.Annotations),
-				},
-				Spec: *before.Spec.DeepCopy(),
+	It("keeps the identity of a VM that a backup tool has created again from its name, labels, annotations and spec",
+		func() {
+			vm, vmi := runs(builder.MakeVM("vm"))
+			identity := *vmi.Spec.Domain.Firmware
+			before := ExpectExists(vm)
+			Expect(before.Spec.Template.Spec.Domain.Firmware).To(BeNil(), "the spec is never changed")
+			copied := func(name string) *v1.VirtualMachine {
+				return &v1.VirtualMachine{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: before.Namespace, Name: name, Labels: before.Labels, Annotations: maps.Clone(before.Annotations),
+					},
+					Spec: *before.Spec.DeepCopy(),
+				}
 			}
-		}
-		By("copying it under another name: that is another VM")
-		other := copied("copy")
-		Expect(K8sClient.Create(ctx, other)).To(Succeed())
-		m.Step(other)
-		Expect(*InstanceOf(other).Spec.Domain.Firmware).NotTo(Equal(identity))
-		record, found := firmware.RecordOf(other.Namespace, other.Name, ExpectExists(other).Annotations)
-		Expect(found).To(BeTrue())
-		Expect(string(InstanceOf(other).Spec.Domain.Firmware.UUID)).To(Equal(record.UUID))
+			By("copying it under another name: that is another VM")
+			other := copied("copy")
+			Expect(K8sClient.Create(ctx, other)).To(Succeed())
+			m.Step(other)
+			Expect(*InstanceOf(other).Spec.Domain.Firmware).NotTo(Equal(identity))
+			record, found := firmware.RecordOf(other.Namespace, other.Name, ExpectExists(other).Annotations)
+			Expect(found).To(BeTrue())
+			Expect(string(InstanceOf(other).Spec.Domain.Firmware.UUID)).To(Equal(record.UUID))
 
-		By("deleting it and creating it again")
-		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
-		SetVMIStatus(vmi, v1.Succeeded)
-		removeFinalizer(vmi)
-		Expect(K8sClient.Delete(ctx, before)).To(Succeed())
-		for range 2 {
-			m.Step(before)
-		}
-		restored := copied(before.Name)
-		Expect(K8sClient.Create(ctx, restored)).To(Succeed())
-		Expect(restored.UID).NotTo(Equal(before.UID))
-		m.Step(restored)
-		Expect(*InstanceOf(restored).Spec.Domain.Firmware).To(Equal(identity))
-	})
+			By("deleting it and creating it again")
+			Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+			SetVMIStatus(vmi, v1.Succeeded)
+			removeFinalizer(vmi)
+			Expect(K8sClient.Delete(ctx, before)).To(Succeed())
+			for range 2 {
+				m.Step(before)
+			}
+			restored := copied(before.Name)
+			Expect(K8sClient.Create(ctx, restored)).To(Succeed())
+			Expect(restored.UID).NotTo(Equal(before.UID))
+			m.Step(restored)
+			Expect(*InstanceOf(restored).Spec.Domain.Firmware).To(Equal(identity))
+		})
 
 	It("requires a restart for a change that cannot be applied live, until the VM is stopped", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, more)
 		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": domain.cpu."))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(InstanceOf(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
 		m.events.Take()
 		m.expectQuiet(vm)
 
 		By("not applying a live-updatable change while another change needs a restart")
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.NodeSelector = map[string]string{
+				"zone": "a"}
+		})
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 1 instance 1"))
@@ -254,15 +259,22 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
 		m.Config = FixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.NodeSelector = map[string]string{
+				"zone": "a"}
+		})
 		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": nodeSelector"))
+		Expect(ExpectExists(vm)).To(
+			HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged+": nodeSelector"))
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 
 	It("does not apply changed labels to the running VMI, requires no restart for them, and does not report them as observed", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.ObjectMeta.Labels = map[string]string{
+				"tier": "web"}
+		})
 		m.Step(vm)
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
@@ -271,14 +283,18 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		m.expectQuiet(vm)
 
 		By("applying a live-updatable change all the same")
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.NodeSelector = map[string]string{
+				"zone": "a"}
+		})
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
 
 	It("applies labels and annotations that virt-controller's flags select", func() {
 		config := clusterconfig.Default()
-		config.LiveMetadata = podspec.LiveMetadata{Annotations: []string{"acme.example/*"}, Labels: []string{"tier", v1.NodeNameLabel}}
+		config.LiveMetadata = podspec.LiveMetadata{Annotations: []string{"acme.example/*"},
+			Labels: []string{"tier", v1.NodeNameLabel}}
 		m.Config = FixedConfig{Config: config}
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -324,7 +340,10 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		})
 		m.Step(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusMigrating))
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.NodeSelector = map[string]string{
+				"zone": "a"}
+		})
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.NodeSelector).To(BeEmpty())
 		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",

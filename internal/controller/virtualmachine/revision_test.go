@@ -24,9 +24,11 @@ func TestAStartRevisionWithAHugeQuantityIsNotDecoded(t *testing.T) {
 	vmi := &v1.VirtualMachineInstance{}
 	vmi.Status.VirtualMachineRevisionName = revision.Name
 	spec, err := StartedSpec(t.Context(), &Scope{
-		APIReader: fake.NewClientBuilder().WithObjects(revision).Build(), VM: &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}, VMI: vmi,
+		APIReader: fake.NewClientBuilder().WithObjects(revision).Build(),
+		VM:        &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}, VMI: vmi,
 	})
-	if err == nil || !strings.Contains(err.Error(), "ControllerRevision ns/start: spec.template.spec.domain.memory.guest: ") {
+	if err == nil || !strings.Contains(err.Error(),
+		"ControllerRevision ns/start: spec.template.spec.domain.memory.guest: ") {
 		t.Errorf("got %v, %v", spec, err)
 	}
 }

@@ -54,9 +54,11 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		raw, err := json.Marshal(map[string]v1.VirtualMachineSpec{"spec": vm.Spec})
 		Expect(err).NotTo(HaveOccurred())
 		old := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: raw}, Revision: revision.Revision}
-		old.Namespace, old.Name, old.Labels, old.OwnerReferences = revision.Namespace, revision.Name, revision.Labels, revision.OwnerReferences
+		old.Namespace, old.Name, old.Labels, old.OwnerReferences = revision.Namespace, revision.Name, revision.Labels,
+			revision.OwnerReferences
 		ExpectCreated(old)
-		Expect(RemoveOwner(old, vm)).To(MatchError(ContainSubstring("field is immutable")), "the API server accepts an unsorted revision: this spec has nothing to test")
+		Expect(RemoveOwner(old, vm)).To(MatchError(ContainSubstring("field is immutable")),
+			"the API server accepts an unsorted revision: this spec has nothing to test")
 		return old
 	}
 	expectReplaced := func(vm *v1.VirtualMachine, old *appsv1.ControllerRevision) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachine starts and stops a VM's VMI according to its run strategy and state change requests, and reports the
-// VMI's state in the VM's status. In this package the VMI is called the instance. Each file is one concern; Run has the order.
+// Package virtualmachine starts and stops a VM's VMI according to its run strategy and state change requests, and
+// reports the VMI's state in the VM's status. In this package the VMI is called the instance. Each file is one concern;
+// Run has the order.
 package virtualmachine
 
 import (
@@ -62,8 +63,8 @@ type Scope struct {
 	identity firmware.Record
 	// deleted reports whether this reconciliation deleted the instance.
 	deleted bool
-	// dataVolumes are the existing DataVolumes of the VM's volumes, by name. noImporter reports whether DataVolumes are not
-	// installed.
+	// dataVolumes are the existing DataVolumes of the VM's volumes, by name. noImporter reports whether DataVolumes are
+	// not installed.
 	dataVolumes map[string]*cdi.DataVolume
 	noImporter  bool
 	// starting reports whether there is to be an instance.
@@ -79,7 +80,8 @@ type Scope struct {
 	// referenceRefs are the references of the status, and resolved reports whether they could be determined and stored.
 	referenceRefs map[*reference.Class]*v1.InstancetypeStatusRef
 	resolved      bool
-	// inferenceWaits reports whether a volume has to be filled before an instance type or a preference can be inferred from it.
+	// inferenceWaits reports whether a volume has to be filled before an instance type or a preference can be inferred
+	// from it.
 	inferenceWaits bool
 	// replaced are ControllerRevisions of an old form whose content was stored anew.
 	replaced []*appsv1.ControllerRevision

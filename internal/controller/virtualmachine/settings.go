@@ -11,8 +11,8 @@ import (
 
 // Settings is all that a VM's reconciliation reads of the cluster's configuration. A change of them enqueues all VMs.
 type Settings struct {
-	// LiveUpdate reports whether changes of the template are applied to a running instance where possible. Otherwise they take
-	// effect at the next start.
+	// LiveUpdate reports whether changes of the template are applied to a running instance where possible. Otherwise they
+	// take effect at the next start.
 	LiveUpdate bool
 	// HotplugVolumes reports whether volumes are plugged into running guests.
 	HotplugVolumes bool
@@ -33,7 +33,8 @@ func settingsOf(c *clusterconfig.Config) Settings {
 	return Settings{
 		LiveUpdate: c.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate, HotplugVolumes: c.HotplugVolumes,
 		EphemeralVolumes:   c.IsEnabled(clusterconfig.GateHotplug),
-		CPUAllocationRatio: c.CPUAllocationRatio, ReferencePolicy: c.InstancetypeReferencePolicy, LiveMetadata: c.LiveMetadata,
-		Tracking: Tracking{Enabled: c.IsEnabled(clusterconfig.GateIncrementalBackup), Selected: c.ChangedBlockTracking},
+		CPUAllocationRatio: c.CPUAllocationRatio, ReferencePolicy: c.InstancetypeReferencePolicy,
+		LiveMetadata: c.LiveMetadata,
+		Tracking:     Tracking{Enabled: c.IsEnabled(clusterconfig.GateIncrementalBackup), Selected: c.ChangedBlockTracking},
 	}
 }

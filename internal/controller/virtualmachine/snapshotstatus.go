@@ -13,8 +13,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/snapshot/capture"
 )
 
-// setSnapshotStatuses reports which volumes a snapshot can include. The report stays as it was while it is not known whether the
-// cluster has VolumeSnapshotClasses.
+// setSnapshotStatuses reports which volumes a snapshot can include. The report stays as it was while it is not known
+// whether the cluster has VolumeSnapshotClasses.
 func setSnapshotStatuses(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp != nil || s.VM.Spec.Template == nil {
 		return nil

@@ -22,8 +22,8 @@ const (
 	backoffCap  = 300 * time.Second
 )
 
-// countStartFailure counts the instances in a row that ended without having run. An instance that runs resets the count, and so
-// does a strategy that starts nothing by itself.
+// countStartFailure counts the instances in a row that ended without having run. An instance that runs resets the
+// count, and so does a strategy that starts nothing by itself.
 func countStartFailure(s *Scope) *v1.VirtualMachineStartFailure {
 	switch s.Strategy {
 	case v1.RunStrategyAlways, v1.RunStrategyRerunOnFailure, v1.RunStrategyOnce:
@@ -54,8 +54,8 @@ func countStartFailure(s *Scope) *v1.VirtualMachineStartFailure {
 	}
 }
 
-// startDelay returns the delay after the count-th failure. Its jitter spreads VMs that fail together and is derived from the
-// instance's UID, so that the delay does not change when it is computed again.
+// startDelay returns the delay after the count-th failure. Its jitter spreads VMs that fail together and is derived
+// from the instance's UID, so that the delay does not change when it is computed again.
 func startDelay(count int, uid types.UID) time.Duration {
 	delay := min(time.Duration(count)*time.Duration(count)*backoffUnit, backoffCap)
 	hash := fnv.New32a()

@@ -47,8 +47,8 @@ func computeStatus(s *Scope) {
 	setRestartRequired(s)
 }
 
-// setRunStrategy records the strategy once the VM has had an instance. A change to RerunOnFailure is recorded only after the
-// start that it causes, so that a delayed start is not lost.
+// setRunStrategy records the strategy once the VM has had an instance. A change to RerunOnFailure is recorded only
+// after the start that it causes, so that a delayed start is not lost.
 func setRunStrategy(s *Scope) {
 	before := s.VM.Status.RunStrategy
 	waits := s.Strategy == v1.RunStrategyRerunOnFailure && before != s.Strategy && s.VMI == nil
@@ -57,8 +57,8 @@ func setRunStrategy(s *Scope) {
 	}
 }
 
-// setGenerations sets which generation of the spec is in effect, and which one should be. They differ only while an instance
-// runs that is not up to date with its template.
+// setGenerations sets which generation of the spec is in effect, and which one should be. They differ only while an
+// instance runs that is not up to date with its template.
 func setGenerations(s *Scope) {
 	s.Status.DesiredGeneration = s.VM.Generation
 	s.Status.ObservedGeneration = s.VM.Generation
@@ -69,8 +69,8 @@ func setGenerations(s *Scope) {
 	}
 }
 
-// setRestartRequired sets or removes the condition RestartRequired. It is not changed while the template of the instance is
-// unknown, and removed when there is no instance.
+// setRestartRequired sets or removes the condition RestartRequired. It is not changed while the template of the
+// instance is unknown, and removed when there is no instance.
 func setRestartRequired(s *Scope) {
 	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.diff.known {
 		return
@@ -124,12 +124,14 @@ func setReady(s *Scope) {
 	conditions.Set(&s.Status.Conditions, want)
 }
 
-// needsWrite reports whether the status changed. While the VM starts, another reason of Ready=False alone is not written: the
-// printable status is Starting all the same.
+// needsWrite reports whether the status changed. While the VM starts, another reason of Ready=False alone is not
+// written: the printable status is Starting all the same.
 func needsWrite(s *Scope) bool {
 	after := s.Status.DeepCopy()
-	before, now := conditions.Find(s.VM.Status.Conditions, v1.VirtualMachineReady), conditions.Find(after.Conditions, v1.VirtualMachineReady)
-	if s.Status.PrintableStatus == v1.VirtualMachineStatusStarting && before != nil && now != nil && before.Status == now.Status {
+	before, now := conditions.Find(s.VM.Status.Conditions, v1.VirtualMachineReady),
+		conditions.Find(after.Conditions, v1.VirtualMachineReady)
+	if s.Status.PrintableStatus == v1.VirtualMachineStatusStarting && before != nil && now != nil &&
+		before.Status == now.Status {
 		*now = *before
 	}
 	return !equality.Semantic.DeepEqual(&s.VM.Status, after)

@@ -25,8 +25,8 @@ const (
 	unhalt          // set the run strategy to Always, and create an instance
 )
 
-// decide returns the action that the run strategy and the requests require. If a start is refused or delayed, it sets the
-// failure or the requeue time.
+// decide returns the action that the run strategy and the requests require. If a start is refused or delayed, it sets
+// the failure or the requeue time.
 func decide(s *Scope) action {
 	if s.Failure != nil {
 		return noAction
@@ -40,8 +40,8 @@ func decide(s *Scope) action {
 		case s.VMI != nil:
 			next = remove
 		case startRequested(s):
-			// A start with options, such as paused, is a request. Its options must be kept when the strategy changes. Any other start of
-			// the list was made under another strategy, and trimRequests has removed it.
+			// A start with options, such as paused, is a request. Its options must be kept when the strategy changes. Any other
+			// start of the list was made under another strategy, and trimRequests has removed it.
 			next = unhalt
 		}
 	case v1.RunStrategyManual:
@@ -54,8 +54,9 @@ func decide(s *Scope) action {
 		}
 	default:
 		s.Failure = &kit.Failure{
-			Reason:  specsupport.ReasonNotImplemented,
-			Message: "run strategy " + string(s.Strategy) + " is not implemented, use Always, Halted, Manual, RerunOnFailure or Once",
+			Reason: specsupport.ReasonNotImplemented,
+			Message: "run strategy " + string(s.Strategy) +
+				" is not implemented, use Always, Halted, Manual, RerunOnFailure or Once",
 		}
 	}
 	if next == create || next == unhalt {
@@ -77,8 +78,8 @@ func decide(s *Scope) action {
 	return next
 }
 
-// unimplemented returns a failure for fields outside of the template that are not implemented: the VM must not start without
-// them. Those inside of the template are reported by the instance.
+// unimplemented returns a failure for fields outside of the template that are not implemented: the VM must not start
+// without them. Those inside of the template are reported by the instance.
 func unimplemented(s *Scope) *kit.Failure {
 	refused := specsupport.Refusals(specsupport.UnimplementedInVM(field.NewPath("spec"), &s.VM.Spec))
 	if len(refused) == 0 {
@@ -109,8 +110,8 @@ func decideManual(s *Scope) action {
 	}
 }
 
-// decideRerun starts again after a failure and not after a success. It records the restart as a request in the status, because
-// the instance that failed is deleted.
+// decideRerun starts again after a failure and not after a success. It records the restart as a request in the status,
+// because the instance that failed is deleted.
 func decideRerun(s *Scope) action {
 	switch {
 	case s.VMI == nil:
@@ -144,15 +145,17 @@ func stopRequested(s *Scope) bool {
 		requests[0].UID != nil && *requests[0].UID == s.VMI.UID
 }
 
-// trimRequests removes the requests that a change of the run strategy replaces, and those at the head that are done: the stop of an
-// instance that no longer exists, and a start when an instance runs.
+// trimRequests removes the requests that a change of the run strategy replaces, and those at the head that are done:
+// the stop of an instance that no longer exists, and a start when an instance runs.
 func trimRequests(
 	requests []v1.VirtualMachineStateChangeRequest, strategy v1.VirtualMachineRunStrategy, vmi *v1.VirtualMachineInstance,
 ) []v1.VirtualMachineStateChangeRequest {
-	requests = slices.DeleteFunc(slices.Clone(requests), func(r v1.VirtualMachineStateChangeRequest) bool { return !r.AppliesTo(strategy) })
+	requests = slices.DeleteFunc(slices.Clone(requests),
+		func(r v1.VirtualMachineStateChangeRequest) bool { return !r.AppliesTo(strategy) })
 	for i := range requests {
 		if requests[i].Data[v1.RequestDataRunStrategyKey] == string(v1.RunStrategyHalted) {
-			requests[i] = requests[i].MadeUnder(strategy) // It has set the strategy Always. If that becomes Halted again, the VM was stopped.
+			// It has set the strategy Always. If that becomes Halted again, the VM was stopped.
+			requests[i] = requests[i].MadeUnder(strategy)
 		}
 	}
 	for len(requests) > 0 && isDone(requests[0], vmi) {

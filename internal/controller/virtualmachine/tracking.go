@@ -22,8 +22,9 @@ type Tracking struct {
 	Selected clusterconfig.TrackedVMs
 }
 
-// setTracking sets whether the changed blocks of the VM's disks are tracked, or will be after its next start. It keeps the state if the VM
-// is being deleted, and until the cache has the VM's namespace, whose event enqueues the VM. KubeVirt's states.
+// setTracking sets whether the changed blocks of the VM's disks are tracked, or will be after its next start. It keeps
+// the state if the VM is being deleted, and until the cache has the VM's namespace, whose event enqueues the VM.
+// KubeVirt's states.
 func setTracking(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp != nil {
 		return nil

@@ -36,8 +36,8 @@ func callVerb(vm *v1.VirtualMachine, verb, body string) error {
 	return nil
 }
 
-// settleWithGuest alternates between the VM's reconciler and a simulated agent until neither writes anything. The agent's
-// guests start at once, and shut down when their VMI is deleted.
+// settleWithGuest alternates between the VM's reconciler and a simulated agent until neither writes anything. The
+// agent's guests start at once, and shut down when their VMI is deleted.
 func (m *vmHarness) settleWithGuest(vm *v1.VirtualMachine) {
 	GinkgoHelper()
 	const limit = 20 // many more than any change needs
@@ -200,19 +200,20 @@ var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
 		Entry(nil, v1.RunStrategyRerunOnFailure, v1.RunStrategyRerunOnFailure),
 	)
 
-	DescribeTable("carries out no request that was made under another run strategy", func(before, after v1.VirtualMachineRunStrategy, keeps bool) {
-		vm := runs(before)
-		vmi := InstanceOf(vm)
-		Expect(callVerb(vm, "restart", "{}")).To(Succeed())
-		setStrategy(vm, after)
-		if !keeps {
-			expectStopped(vm, after)
-			return
-		}
-		m.settleWithGuest(vm)
-		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
-		Expect(InstanceOf(vm).UID).To(Equal(vmi.UID))
-	},
+	DescribeTable("carries out no request that was made under another run strategy",
+		func(before, after v1.VirtualMachineRunStrategy, keeps bool) {
+			vm := runs(before)
+			vmi := InstanceOf(vm)
+			Expect(callVerb(vm, "restart", "{}")).To(Succeed())
+			setStrategy(vm, after)
+			if !keeps {
+				expectStopped(vm, after)
+				return
+			}
+			m.settleWithGuest(vm)
+			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+			Expect(InstanceOf(vm).UID).To(Equal(vmi.UID))
+		},
 		Entry(nil, v1.RunStrategyAlways, v1.RunStrategyHalted, false),
 		Entry(nil, v1.RunStrategyManual, v1.RunStrategyHalted, false),
 		Entry(nil, v1.RunStrategyRerunOnFailure, v1.RunStrategyHalted, false),

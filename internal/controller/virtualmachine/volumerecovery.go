@@ -12,9 +12,9 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// setManualRecovery sets the condition ManualRecoveryRequired, which blocks starts, if an instance ended before its volume
-// migration did: the claims in the template may be empty or outdated. The user resolves it by naming the source claims in the
-// template, or by removing the strategy Migration.
+// setManualRecovery sets the condition ManualRecoveryRequired, which blocks starts, if an instance ended before its
+// volume migration did: the claims in the template may be empty or outdated. The user resolves it by naming the source
+// claims in the template, or by removing the strategy Migration.
 func setManualRecovery(s *Scope) {
 	moves := movesOf(&s.Status)
 	if moves == nil || alive(s) {
@@ -23,7 +23,8 @@ func setManualRecovery(s *Scope) {
 		}
 		return
 	}
-	if s.VM.Spec.Template == nil || s.usedDestinations(moves) || namesSources(s.VM.Spec.Template, moves) || !s.wantsVolumeMigration() {
+	if s.VM.Spec.Template == nil || s.usedDestinations(moves) || namesSources(s.VM.Spec.Template, moves) ||
+		!s.wantsVolumeMigration() {
 		s.Status.VolumeUpdateState = nil
 		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineManualRecoveryRequired)
 		return
@@ -66,7 +67,8 @@ func (s *Scope) usedDestinations(moves []v1.StorageMigratedVolumeInfo) bool {
 func namesSources(template *v1.VirtualMachineInstanceTemplateSpec, moves []v1.StorageMigratedVolumeInfo) bool {
 	named := claimsOf(template.Spec.Volumes)
 	for _, moved := range moves {
-		if claim := named[moved.VolumeName]; claim != "" && (moved.SourcePVCInfo == nil || claim != moved.SourcePVCInfo.ClaimName) {
+		if claim := named[moved.VolumeName]; claim != "" &&
+			(moved.SourcePVCInfo == nil || claim != moved.SourcePVCInfo.ClaimName) {
 			return false
 		}
 	}

@@ -21,7 +21,9 @@ func (e *unmovableError) Error() string { return e.message }
 
 // checkMovable returns an error for volumes that a migration cannot move. KubeVirt's messages
 // (pkg/virt-controller/watch/volume-migration).
-func checkMovable(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, changed map[string]string) error {
+func checkMovable(
+	template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, changed map[string]string,
+) error {
 	var filesystems, shareable, luns []string
 	for i := range template.Spec.Volumes {
 		name := template.Spec.Volumes[i].Name
@@ -62,16 +64,18 @@ func checkRemaining(vmi *v1.VirtualMachineInstance, changed map[string]string) e
 	volumes := claimsOf(vmi.Spec.Volumes)
 	for _, status := range vmi.Status.VolumeStatus {
 		info := status.PersistentVolumeClaimInfo
-		if info == nil || volumes[status.Name] == "" || changed[status.Name] != "" || slices.Contains(info.AccessModes, corev1.ReadWriteMany) {
+		if info == nil || volumes[status.Name] == "" || changed[status.Name] != "" ||
+			slices.Contains(info.AccessModes, corev1.ReadWriteMany) {
 			continue
 		}
-		return &unmovableError{fmt.Sprintf("cannot migrate the VM. The volume %s is RWO and not included in the migration volumes", status.Name)}
+		return &unmovableError{fmt.Sprintf(
+			"cannot migrate the VM. The volume %s is RWO and not included in the migration volumes", status.Name)}
 	}
 	return nil
 }
 
-// checkSize returns an error if a claim is known to be smaller than a disk. The overhead of a file system is known only on its
-// node.
+// checkSize returns an error if a claim is known to be smaller than a disk. The overhead of a file system is known only
+// on its node.
 func checkSize(volume string, size int64, claim *v1.PersistentVolumeClaimInfo) error {
 	has := claim.Capacity.Storage().Value()
 	if has == 0 {
@@ -80,6 +84,7 @@ func checkSize(volume string, size int64, claim *v1.PersistentVolumeClaimInfo) e
 	if has >= size {
 		return nil
 	}
-	return &unmovableError{fmt.Sprintf("cannot migrate volume %s: its disk has %d bytes, and PersistentVolumeClaim %s only %d. Use a larger claim",
+	return &unmovableError{fmt.Sprintf(
+		"cannot migrate volume %s: its disk has %d bytes, and PersistentVolumeClaim %s only %d. Use a larger claim",
 		volume, size, claim.ClaimName, has)}
 }

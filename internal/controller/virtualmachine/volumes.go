@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// ReasonVolumesUpdate is the reason of the condition Failure when the claims of a running instance cannot be changed to the
-// template's. KubeVirt's name.
+// ReasonVolumesUpdate is the reason of the condition Failure when the claims of a running instance cannot be changed to
+// the template's. KubeVirt's name.
 const ReasonVolumesUpdate = "VolumesUpdateError"
 
 // KubeVirt's texts.
@@ -69,7 +69,8 @@ func compareVolumes(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Vir
 	toSources, toDestinations := true, true
 	for _, moved := range vmi.Status.MigratedVolumes {
 		toSources = toSources && moved.SourcePVCInfo != nil && desired[moved.VolumeName] == moved.SourcePVCInfo.ClaimName
-		toDestinations = toDestinations && moved.DestinationPVCInfo != nil && desired[moved.VolumeName] == moved.DestinationPVCInfo.ClaimName
+		toDestinations = toDestinations && moved.DestinationPVCInfo != nil &&
+			desired[moved.VolumeName] == moved.DestinationPVCInfo.ClaimName
 	}
 	for name := range changedClaims(template, vmi) {
 		recorded := vmistatus.Migrated(&vmi.Status, name) != nil
@@ -114,14 +115,16 @@ func (s *Scope) migratesVolumes() bool {
 }
 
 func (s *Scope) wantsVolumeMigration() bool {
-	return ptr.Deref(s.VM.Spec.UpdateVolumesStrategy, v1.UpdateVolumesStrategyReplacement) == v1.UpdateVolumesStrategyMigration
+	return ptr.Deref(s.VM.Spec.UpdateVolumesStrategy,
+		v1.UpdateVolumesStrategyReplacement) == v1.UpdateVolumesStrategyMigration
 }
 
 // updateVolumes handles changed claims, and reports whether the other changes of the template may be applied.
 func (s *Scope) updateVolumes(ctx context.Context) (bool, error) {
 	moving, restart, err := s.syncVolumes(ctx)
 	if errors.Is(err, errVolumes) {
-		s.Failure = &kit.Failure{Reason: ReasonVolumesUpdate, Message: fmt.Sprintf("error encountered while handling volumes update requests: %v", err)}
+		s.Failure = &kit.Failure{Reason: ReasonVolumesUpdate,
+			Message: fmt.Sprintf("error encountered while handling volumes update requests: %v", err)}
 		err = nil
 	}
 	s.diff.movingVolumes = moving
@@ -131,9 +134,10 @@ func (s *Scope) updateVolumes(ctx context.Context) (bool, error) {
 	return s.diff.known && s.Failure == nil, err
 }
 
-// syncVolumes does the next step of a change of claims. It returns whether the change is pending, and why it needs a restart, if
-// so. Each step is one write; the last one changes the instance's spec (see package vmistatus). The VM's status is written
-// first, because it must record that the claims in the template may be empty even if the instance is lost.
+// syncVolumes does the next step of a change of claims. It returns whether the change is pending, and why it needs a
+// restart, if so. Each step is one write; the last one changes the instance's spec (see package vmistatus). The VM's
+// status is written first, because it must record that the claims in the template may be empty even if the instance is
+// lost.
 func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, err error) {
 	state := compareVolumes(s.withoutPlugs(s.VM.Spec.Template), s.VMI)
 	switch state {
@@ -152,9 +156,10 @@ func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, 
 			return true, "", fmt.Errorf("%w: %s", errVolumes, onlyRevert)
 		}
 		changed := changedClaims(s.VM.Spec.Template, s.VMI)
-		return false, liveupdate.Naming(volumesNeedRestart, liveupdate.ClaimFields(s.VM.Spec.Template.Spec.Volumes, func(name string) bool {
-			return changed[name] != ""
-		})), nil
+		return false, liveupdate.Naming(volumesNeedRestart,
+			liveupdate.ClaimFields(s.VM.Spec.Template.Spec.Volumes, func(name string) bool {
+				return changed[name] != ""
+			})), nil
 	}
 	if refusal := s.checkMigration(); refusal != nil {
 		return false, refusal.Error(), nil //nolint:nilerr // the error is the reason for a restart
@@ -192,7 +197,8 @@ func (s *Scope) startVolumeMigration(ctx context.Context) (pending bool, restart
 		return true, "", err
 	}
 	// 1. In the VM's status. The write triggers the next reconciliation.
-	s.Status.VolumeUpdateState = &v1.VolumeUpdateState{VolumeMigrationState: &v1.VolumeMigrationState{MigratedVolumes: moves}}
+	s.Status.VolumeUpdateState = &v1.VolumeUpdateState{
+		VolumeMigrationState: &v1.VolumeMigrationState{MigratedVolumes: moves}}
 	if !equality.Semantic.DeepEqual(s.VM.Status.VolumeUpdateState, s.Status.VolumeUpdateState) {
 		return true, "", nil
 	}
@@ -206,8 +212,8 @@ func (s *Scope) startVolumeMigration(ctx context.Context) (pending bool, restart
 	return true, "", s.setClaims(ctx, true)
 }
 
-// revertVolumes reverts a change of claims. A migration that is in progress is aborted. It may finish first: then the guest uses
-// the destinations, and reverting is another change.
+// revertVolumes reverts a change of claims. A migration that is in progress is aborted. It may finish first: then the
+// guest uses the destinations, and reverting is another change.
 func (s *Scope) revertVolumes(ctx context.Context) error {
 	if vmistatus.Migrating(&s.VMI.Status) {
 		if s.VMI.Status.MigrationState.AbortRequested {
@@ -223,7 +229,8 @@ func (s *Scope) revertVolumes(ctx context.Context) error {
 	after := s.VMI.DeepCopy()
 	after.Status.MigratedVolumes = nil
 	vmistatus.SetCondition(&after.Status, v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceVolumesChange, Status: corev1.ConditionFalse, Reason: v1.VirtualMachineInstanceReasonVolumesChangeCancellation,
+		Type: v1.VirtualMachineInstanceVolumesChange, Status: corev1.ConditionFalse,
+		Reason: v1.VirtualMachineInstanceReasonVolumesChangeCancellation,
 	}, metav1.NewTime(s.Now))
 	if err := s.writeVMIStatus(ctx, after); err != nil {
 		return err
@@ -289,7 +296,8 @@ func (s *Scope) describeMoves(ctx context.Context) ([]v1.StorageMigratedVolumeIn
 		if err := checkSize(volume.Name, size, destination); err != nil {
 			return nil, err
 		}
-		moves = append(moves, v1.StorageMigratedVolumeInfo{VolumeName: volume.Name, SourcePVCInfo: source, DestinationPVCInfo: destination})
+		moves = append(moves, v1.StorageMigratedVolumeInfo{VolumeName: volume.Name, SourcePVCInfo: source,
+			DestinationPVCInfo: destination})
 	}
 	return moves, nil
 }
@@ -302,12 +310,15 @@ func (s *Scope) destinationClaim(ctx context.Context, volume, name string) (*v1.
 	case err != nil:
 		return nil, err
 	case claim == nil:
-		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s does not exist, waiting for it", errVolumes, key, volume)
+		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s does not exist, waiting for it", errVolumes, key,
+			volume)
 	case claim.DeletionTimestamp != nil, claim.Status.Phase == corev1.ClaimLost:
-		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s is being deleted or has lost its PersistentVolume", errVolumes, key, volume)
+		return nil, fmt.Errorf("%w: PersistentVolumeClaim %s of volume %s is being deleted or has lost its PersistentVolume",
+			errVolumes, key, volume)
 	}
 	if dv := s.dataVolumes[name]; dv != nil && !datavolume.Usable(dv) && !datavolume.WaitsForConsumer(dv) {
-		return nil, fmt.Errorf("%w: DataVolume %s of volume %s is not ready yet, its phase is %q", errVolumes, key, volume, dv.Status.Phase)
+		return nil, fmt.Errorf("%w: DataVolume %s of volume %s is not ready yet, its phase is %q", errVolumes, key, volume,
+			dv.Status.Phase)
 	}
 	if vmistatus.IsBlockClaim(claim) {
 		return virtualmachineinstance.ClaimInfo(claim, virtualmachineinstance.Overheads{}), nil

@@ -34,18 +34,21 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 	}
 	// described reports the size of the disk, and that the guest can migrate with its storage only, as the agent does.
 	described := func(s *v1.VirtualMachineInstanceStatus) {
-		s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: gibibyte, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
-			ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		}}}
-		WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "not shared")(s)
+		s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: gibibyte,
+			PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+				ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			}}}
+		WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
+			v1.VirtualMachineInstanceReasonDisksNotMigratable, "not shared")(s)
 		WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
 	}
 	runs := func(strategy v1.UpdateVolumesStrategy) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		claim("old", "1Gi")
-		vm := m.create(builder.MakeVM("vm").Template(builder.MakeVMI("vm").PVC("data", "old")).With(func(vm *v1.VirtualMachine) {
-			vm.Spec.UpdateVolumesStrategy = ptr.To(strategy)
-		}))
+		vm := m.create(builder.MakeVM("vm").Template(builder.MakeVMI("vm").PVC("data", "old")).With(
+			func(vm *v1.VirtualMachine) {
+				vm.Spec.UpdateVolumesStrategy = ptr.To(strategy)
+			}))
 		m.Step(vm)
 		vmi := InstanceOf(vm)
 		SetVMIStatus(vmi, v1.Running, Running, revised(vmi), described)
@@ -88,7 +91,8 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		vm, vmi := moving()
 		Expect(vmi.Status.MigratedVolumes).To(HaveLen(1))
 		moved := vmi.Status.MigratedVolumes[0]
-		Expect(moved.VolumeName + " " + moved.SourcePVCInfo.ClaimName + " " + moved.DestinationPVCInfo.ClaimName).To(Equal("data old new"))
+		Expect(moved.VolumeName + " " + moved.SourcePVCInfo.ClaimName + " " + moved.DestinationPVCInfo.ClaimName).
+			To(Equal("data old new"))
 		Expect(moved.DestinationPVCInfo.Capacity.Storage().Equal(resource.MustParse("2Gi"))).To(BeTrue())
 		Expect(vmi.Spec.Volumes[0].PersistentVolumeClaim.ClaimName).To(Equal("new"))
 		Expect(vm.Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes).To(Equal(vmi.Status.MigratedVolumes))
@@ -114,7 +118,8 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Expect(vmistatus.TakeOwnership(ctx, K8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		m.Writes.Fail = func(request string) error {
 			if request == patchVMStatus {
-				return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("changed"))
+				return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm",
+					errors.New("changed"))
 			}
 			return nil
 		}
@@ -190,16 +195,17 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		Expect(InstanceOf(vm).Status.MigratedVolumes).To(HaveLen(1))
 	})
 
-	DescribeTable("requires a restart for a volume that cannot migrate", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
-		vm, vmi := runs(v1.UpdateVolumesStrategyMigration)
-		claim("new", capacity)
-		SetVMIStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
-		use(vm, "new")
-		m.Step(vm)
-		Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
-		Expect(names(vm)).To(Equal("old"))
-		Expect(vm.Status.VolumeUpdateState).To(BeNil())
-	},
+	DescribeTable("requires a restart for a volume that cannot migrate",
+		func(change func(*v1.VirtualMachineInstance), capacity, message string) {
+			vm, vmi := runs(v1.UpdateVolumesStrategyMigration)
+			claim("new", capacity)
+			SetVMIStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
+			use(vm, "new")
+			m.Step(vm)
+			Expect(ExpectExists(vm)).To(HaveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
+			Expect(names(vm)).To(Equal("old"))
+			Expect(vm.Status.VolumeUpdateState).To(BeNil())
+		},
 		Entry("because the new claim is smaller", func(*v1.VirtualMachineInstance) {}, "512Mi",
 			"cannot migrate volume data: "),
 		Entry("because the VMI is not migratable", func(vmi *v1.VirtualMachineInstance) {

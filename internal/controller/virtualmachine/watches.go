@@ -23,8 +23,8 @@ import (
 // claimIndex finds VMs by the claims of their volumes.
 const claimIndex = "spec.template.spec.volumes.persistentVolumeClaim"
 
-// referenceIndex finds VMs by the instance types and preferences of which they have no ControllerRevision yet. Changes of the others
-// do not concern a VM.
+// referenceIndex finds VMs by the instance types and preferences of which they have no ControllerRevision yet. Changes
+// of the others do not concern a VM.
 const referenceIndex = "waits-for-reference"
 
 func indexForVMs(indexer client.FieldIndexer) error {
@@ -60,8 +60,8 @@ func (r *Reconciler) vmsThatWaitFor(kind reference.Kind) handler.MapFunc {
 	}
 }
 
-// vmsWithDataVolume returns the VMs with a volume of a DataVolume's name, or all VMs with DataVolumes if the importer was
-// installed or removed.
+// vmsWithDataVolume returns the VMs with a volume of a DataVolume's name, or all VMs with DataVolumes if the importer
+// was installed or removed.
 func (r *Reconciler) vmsWithDataVolume(ctx context.Context, change datavolume.Change) []reconcile.Request {
 	if change.Name == "" {
 		return r.find(ctx, client.MatchingFields{kit.DataVolumeIndex: kit.HasDataVolumes})

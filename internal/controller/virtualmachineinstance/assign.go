@@ -22,8 +22,8 @@ import (
 // ReasonSuccessfulHandOver is the reason of the event when a Pod was assigned. KubeVirt's name.
 const ReasonSuccessfulHandOver = "SuccessfulHandOver"
 
-// assignPod prepares the assignment of the Pod to its node's agent as soon as the Pod runs. The agent waits for the phase
-// Scheduled, which is written with the status. Once the VMI is live, assignPod only updates the Pod.
+// assignPod prepares the assignment of the Pod to its node's agent as soon as the Pod runs. The agent waits for the
+// phase Scheduled, which is written with the status. Once the VMI is live, assignPod only updates the Pod.
 func (s *scope) assignPod(ctx context.Context) error {
 	if s.pod == nil || s.final != nil || s.deleting() || podstate.Finished(s.pod) || s.pod.DeletionTimestamp != nil {
 		return nil
@@ -52,8 +52,8 @@ func (s *scope) assignPod(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// If the VMI had no label until now, its Pod was not written either. Otherwise it may have been, and a stale cache may not
-	// show it: the lock makes the second write fail.
+	// If the VMI had no label until now, its Pod was not written either. Otherwise it may have been, and a stale cache may
+	// not show it: the lock makes the second write fail.
 	var lock []client.MergeFromOption
 	if s.vmi == read {
 		lock = append(lock, client.MergeFromWithOptimisticLock{})
@@ -65,8 +65,8 @@ func (s *scope) assignPod(ctx context.Context) error {
 	return nil
 }
 
-// syncAssignedPod patches the labels of the Pod, and its readiness gate. The gate is False while the guest is paused, so that
-// Services send it no requests.
+// syncAssignedPod patches the labels of the Pod, and its readiness gate. The gate is False while the guest is paused,
+// so that Services send it no requests.
 func (s *scope) syncAssignedPod(ctx context.Context, lock ...client.MergeFromOption) error {
 	pod := s.pod.DeepCopy()
 	podspec.CopyLiveLabels(&pod.ObjectMeta, s.vmi.Labels)

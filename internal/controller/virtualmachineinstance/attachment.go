@@ -26,8 +26,8 @@ import (
 // actionAttach is the action of events about hotplugged volumes.
 const actionAttach = "AttachVolume"
 
-// changeGuest changes what a running guest has: its CPUs and memory, and its hotplugged volumes. A failure of one does not prevent the
-// others.
+// changeGuest changes what a running guest has: its CPUs and memory, and its hotplugged volumes. A failure of one does
+// not prevent the others.
 func (s *scope) changeGuest(ctx context.Context) error {
 	return errors.Join(s.requestNetworkChange(ctx), s.resizePod(ctx), s.reconcileAttachments(ctx))
 }
@@ -121,11 +121,13 @@ func (s *scope) reconcileTrigger(ctx context.Context, p *plug) error {
 	}
 }
 
-// attachToTarget attaches a volume that the guest uses to the node to which the guest migrates. The target's agent finds the Pod by its
-// name. When the target owns the guest, its launcher Pod is the VMI's, and the Pod that of the volume. The guest uses no utility volume.
+// attachToTarget attaches a volume that the guest uses to the node to which the guest migrates. The target's agent
+// finds the Pod by its name. When the target owns the guest, its launcher Pod is the VMI's, and the Pod that of the
+// volume. The guest uses no utility volume.
 func (s *scope) attachToTarget(ctx context.Context, p *plug) error {
 	switch {
-	case !p.wanted || p.utility || p.claim == nil || p.status == nil || !vmistatus.Migrating(&s.vmi.Status) || s.deleting():
+	case !p.wanted || p.utility || p.claim == nil || p.status == nil || !vmistatus.Migrating(&s.vmi.Status) ||
+		s.deleting():
 		return nil
 	case s.vmi.Status.NodeName == s.vmi.Status.MigrationState.TargetNode: // The other Pod is the source's.
 		return nil
@@ -158,7 +160,9 @@ func (s *scope) replaceAttachment(ctx context.Context, pod *corev1.Pod) error {
 // createAttachment creates the attachment Pod of a volume for a launcher Pod, or the Pod that gets its claim bound and
 // filled. It returns nil if the Pod was deleted meanwhile, or has been created and deleted shortly before: a client
 // that may delete Pods could have it created without end.
-func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.Pod, trigger bool) (*corev1.Pod, error) {
+func (s *scope) createAttachment(
+	ctx context.Context, p *plug, launcher *corev1.Pod, trigger bool,
+) (*corev1.Pod, error) {
 	name := podspec.AttachmentName(launcher.UID, p.name)
 	if trigger {
 		name = podspec.TriggerName(launcher.UID, p.name)
@@ -198,7 +202,8 @@ func (s *scope) createAttachment(ctx context.Context, p *plug, launcher *corev1.
 	return pod, nil
 }
 
-// findAttachment reads a Pod that exists although the cache does not have it. It returns nil for one that is gone meanwhile.
+// findAttachment reads a Pod that exists although the cache does not have it. It returns nil for one that is gone
+// meanwhile.
 func (s *scope) findAttachment(ctx context.Context, name string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.vmi.Namespace, Name: name}
 	if err := s.apiReader.Get(ctx, key, pod); err != nil {
@@ -219,7 +224,8 @@ func (s *scope) deleteAttachment(ctx context.Context, pod *corev1.Pod) error {
 	case err == nil:
 		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionAttach, "Deleted attachment pod %s", pod.Name)
 	case !apierrors.IsNotFound(err):
-		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionAttach, "Failed to delete attachment pod %s: %v", pod.Name, err)
+		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionAttach, "Failed to delete attachment pod %s: %v", pod.Name,
+			err)
 		return fmt.Errorf("delete attachment Pod %s: %w", client.ObjectKeyFromObject(pod), err)
 	}
 	return nil

@@ -63,7 +63,8 @@ func (s *scope) createBinder(ctx context.Context) error {
 		s.failCreate(err)
 		return err
 	}
-	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created virtual machine pod %s, which binds the volumes",
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate,
+		"Created virtual machine pod %s, which binds the volumes",
 		pod.Name)
 	return nil
 }

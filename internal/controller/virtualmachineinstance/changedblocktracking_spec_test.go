@@ -23,7 +23,8 @@ var _ = Describe("The tracking of a VMI's changed blocks", func() {
 		return v1.ChangedBlockTrackingUndefined
 	}
 	// assigned returns a VMI with a disk on a claim that has just been assigned to its agent.
-	assigned := func(config clusterconfig.Config, namespace bool, change func(*builder.VM) *builder.VM) (*world, *v1.VirtualMachineInstance) {
+	assigned := func(config clusterconfig.Config, namespace bool, change func(*builder.VM) *builder.VM) (*world,
+		*v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		w := newWorld()
 		w.Config = FixedConfig{Config: config}

@@ -58,7 +58,8 @@ func (s *scope) readClaims(ctx context.Context) error {
 			return nil
 		case claim == nil:
 			// KubeVirt's text.
-			s.missingClaim("PVC %s/%s does not exist, waiting for it to appear%s", s.vmi.Namespace, podspec.ClaimName(volume), s.hint(volume))
+			s.missingClaim("PVC %s/%s does not exist, waiting for it to appear%s", s.vmi.Namespace, podspec.ClaimName(volume),
+				s.hint(volume))
 			return nil
 		case claim.Status.Phase == corev1.ClaimLost:
 			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",
@@ -70,14 +71,15 @@ func (s *scope) readClaims(ctx context.Context) error {
 	})
 }
 
-// isLeftOut reports whether the launcher Pod is, or will be, without a hotpluggable volume. The guest waits for its claim, the Pod does
-// not.
+// isLeftOut reports whether the launcher Pod is, or will be, without a hotpluggable volume. The guest waits for its
+// claim, the Pod does not.
 func (s *scope) isLeftOut(volume *v1.Volume) bool {
-	return podspec.IsHotplugged(s.vmi, volume, s.podConfig) && (s.pod == nil || !podspec.HasClaim(s.pod, volume.WrittenClaim()))
+	return podspec.IsHotplugged(s.vmi, volume, s.podConfig) &&
+		(s.pod == nil || !podspec.HasClaim(s.pod, volume.WrittenClaim()))
 }
 
-// eachClaim calls visit for each of the VMI's volumes that is a claim, with a nil claim if it does not exist. It stops at
-// the first error.
+// eachClaim calls visit for each of the VMI's volumes that is a claim, with a nil claim if it does not exist. It stops
+// at the first error.
 func (s *scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.PersistentVolumeClaim) error) error {
 	for i := range s.vmi.Spec.Volumes {
 		volume := &s.vmi.Spec.Volumes[i]
@@ -97,7 +99,9 @@ func (s *scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.Pe
 }
 
 // readClaim reads a claim. It returns nil if there is none.
-func readClaim(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+func readClaim(
+	ctx context.Context, reader client.Reader, namespace, name string,
+) (*corev1.PersistentVolumeClaim, error) {
 	return kit.Read(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &corev1.PersistentVolumeClaim{}, reader)
 }
 
@@ -108,8 +112,8 @@ func (s *scope) missingClaim(format string, args ...any) {
 	}
 }
 
-// Suffixes of the annotations by which an importer or a user demands that a claim's space stays allocated, with any prefix,
-// such as cdi.kubevirt.io. Source: kubevirt/kubevirt pkg/storage/types, IsPreallocated.
+// Suffixes of the annotations by which an importer or a user demands that a claim's space stays allocated, with any
+// prefix, such as cdi.kubevirt.io. Source: kubevirt/kubevirt pkg/storage/types, IsPreallocated.
 const (
 	preallocationAnnotation    = "/storage.preallocation"
 	thickProvisionedAnnotation = "/storage.thick-provisioned"
@@ -125,8 +129,8 @@ func isPreallocated(annotations map[string]string) bool {
 	return false
 }
 
-// refreshClaims reads claims from the API server whose capacity the cache does not have although a Pod uses them: the agent
-// sizes disks by it.
+// refreshClaims reads claims from the API server whose capacity the cache does not have although a Pod uses them: the
+// agent sizes disks by it.
 func (s *scope) refreshClaims(ctx context.Context) error {
 	for volume, claim := range s.claims {
 		if len(claim.Status.Capacity) > 0 {
@@ -183,8 +187,8 @@ func (s *scope) readLiveClaims(ctx context.Context) error {
 	})
 }
 
-// setClaims reports the sizes of a running guest's claims. It skips a volume that is to move to another claim, because the
-// guest uses the claim of the status until then, and a claim whose capacity the cache does not have yet.
+// setClaims reports the sizes of a running guest's claims. It skips a volume that is to move to another claim, because
+// the guest uses the claim of the status until then, and a claim whose capacity the cache does not have yet.
 func setClaims(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	for i := range status.VolumeStatus {
 		info, claim := status.VolumeStatus[i].PersistentVolumeClaimInfo, o.claims[status.VolumeStatus[i].Name]

@@ -29,7 +29,8 @@ import (
 // vmiWorkers is how many VMIs are reconciled concurrently. KubeVirt's value.
 const vmiWorkers = 10
 
-// minRecreation and maxRecreation are the first and the longest time from the creation of an attachment Pod until it is created again.
+// minRecreation and maxRecreation are the first and the longest time from the creation of an attachment Pod until it is
+// created again.
 const minRecreation, maxRecreation = time.Second, 2 * time.Minute
 
 // Reconciler reconciles VMIs.
@@ -102,8 +103,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.userOfAttachment)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.UsersOfClaim)).
-		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.UnderQuota), builder.WithPredicates(QuotaChanges)).
-		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentChanges)).
+		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.UnderQuota),
+			builder.WithPredicates(QuotaChanges)).
+		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode),
+			builder.WithPredicates(agentChanges)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(kit.OnConfig(r.Config, 0, r.unassigned)).
 		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
@@ -122,8 +125,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	config := r.Config.Current()
 	s := &scope{
 		inputs: inputs{
-			client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
-			config: config, namespace: r.Namespace, clock: r.Clock, endings: &r.endings, recreations: r.attachmentRecreations(),
+			client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, agentRecorder: r.AgentRecorder,
+			importer: r.DataVolumes,
+			config:   config, namespace: r.Namespace, clock: r.Clock, endings: &r.endings,
+			recreations: r.attachmentRecreations(),
 		},
 		observed: observed{
 			now: kit.Now(r.Clock), vmi: vmi, podConfig: config.Pods(), migratesWorkloads: config.MigratesWorkloads,

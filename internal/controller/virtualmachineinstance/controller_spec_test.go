@@ -236,9 +236,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(ExpectExists(vmi)).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	},
 		Entry("because of a quota", apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("exceeded quota")), "exceeded quota"),
-		Entry("because of a LimitRange", apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "x", field.ErrorList{
-			field.Invalid(field.NewPath("spec", "containers"), "16Mi", "must be less than or equal to memory limit of 8Mi"),
-		}), "must be less than or equal to memory limit"),
+		Entry("because of a LimitRange",
+			apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "x", field.ErrorList{
+				field.Invalid(field.NewPath("spec", "containers"), "16Mi", "must be less than or equal to memory limit of 8Mi"),
+			}), "must be less than or equal to memory limit"),
 	)
 
 	It("does not create a second Pod with a stale cache", func() {
@@ -332,7 +333,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			_, err = w.Try(vmi)
 			Expect(err).To(MatchError(ContainSubstring(pod.Name+" already is a launcher")), name)
 			ExpectGone(PodOf(vmi))
-			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", pod.Name))
+			Expect(ExpectExists(vmi)).To(
+				HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", pod.Name))
 
 			By("continuing when that has finished")
 			pod.Status.Phase = corev1.PodFailed
@@ -353,7 +355,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		// Adopted before it is deleted: only changes of Pods with an owner trigger a reconciliation.
 		w.ExpectOrder(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
 		Expect(ExpectExists(pod).DeletionTimestamp).NotTo(BeNil())
-		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "without a controller reference its deletion triggers no reconciliation")
+		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(),
+			"without a controller reference its deletion triggers no reconciliation")
 		w.ExpectSteady(vmi)
 		ExpectExists(vmi)
 
@@ -429,7 +432,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	})
 
 	It("creates a Pod for volumes that have the names of the Pod's own volumes", func() {
-		vmi := w.create(builder.MakeVMI("vm").ContainerDisk(launcherpod.SocketsVolume, "image").CloudInitSecret("init", "u", "n").
+		vmi := w.create(builder.MakeVMI("vm").ContainerDisk(launcherpod.SocketsVolume, "image").CloudInitSecret("init", "u",
+			"n").
 			ContainerDisk(launcherpod.UserDataVolume("init"), "image"))
 		w.Step(vmi)
 		ExpectExists(PodOf(vmi))

@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/migration/eviction"
 )
 
-// setEvacuation brings the condition EvictionRequested in step with status.evacuationNodeName, which the webhook and others
-// set and remove. A name that is not that of the guest's node is removed.
+// setEvacuation brings the condition EvictionRequested in step with status.evacuationNodeName, which the webhook and
+// others set and remove. A name that is not that of the guest's node is removed.
 func setEvacuation(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	if status.EvacuationNodeName != status.NodeName {
 		status.EvacuationNodeName = ""

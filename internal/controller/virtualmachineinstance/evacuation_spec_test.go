@@ -62,18 +62,20 @@ var _ = Describe("An evicted VMI", func() {
 		Expect(eviction.ByDrain(&ExpectExists(PodOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
-	It("gets the condition whichever client sets evacuationNodeName, and loses both if the guest is on another node", func() {
-		w := newWorld()
-		vmi := w.assigned(builder.MakeVMI("vm"))
-		ReportAsAgent(vmi, Running)
-		ExpectExists(vmi).Status.EvacuationNodeName = "node-1"
-		ExpectStatus(vmi)
-		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceEvictionRequested, corev1.ConditionTrue, "EvictionRequested", "node-1"))
-		vmi.Status.EvacuationNodeName = "node-0"
-		ExpectStatus(vmi)
-		w.Step(vmi)
-		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
-		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
-	})
+	It("gets the condition whichever client sets evacuationNodeName, and loses both if the guest is on another node",
+		func() {
+			w := newWorld()
+			vmi := w.assigned(builder.MakeVMI("vm"))
+			ReportAsAgent(vmi, Running)
+			ExpectExists(vmi).Status.EvacuationNodeName = "node-1"
+			ExpectStatus(vmi)
+			w.Step(vmi)
+			Expect(ExpectExists(vmi)).To(
+				HaveCondition(v1.VirtualMachineInstanceEvictionRequested, corev1.ConditionTrue, "EvictionRequested", "node-1"))
+			vmi.Status.EvacuationNodeName = "node-0"
+			ExpectStatus(vmi)
+			w.Step(vmi)
+			Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
+			Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
+		})
 })

@@ -31,7 +31,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			ExpectExists(vmi)
 			Expect(vmi.Status.Phase).To(Equal(phase))
 			Expect(vmi.Status.Reason).To(Equal(reason))
-			Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, message))
+			Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason,
+				message))
 			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "it was not deleted")
 			stopped := "Normal Stopped: The VirtualMachineInstance was shut down. " + reason
 			if phase == v1.Failed {
@@ -65,7 +66,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		Expect(w.events.Take()).To(BeEmpty())
 		w.Step(vmi)
 		Expect(w.events.Take()).To(HaveExactElements(HavePrefix("Normal Deleted: VirtualMachineInstance stopping"),
-			HavePrefix("Normal Deleted: Signaled Deletion"), HavePrefix("Normal Stopped: The VirtualMachineInstance was shut down. GracePeriodExpired: killed")))
+			HavePrefix("Normal Deleted: Signaled Deletion"),
+			HavePrefix("Normal Stopped: The VirtualMachineInstance was shut down. GracePeriodExpired: killed")))
 		w.expectQuiet(vmi)
 	})
 
@@ -170,7 +172,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		})
 
 		It("shows its final phase for one and a half seconds, and not longer", func() {
-			w.clock.SetTime(w.clock.Now().Truncate(time.Second).Add(900 * time.Millisecond)) // The timestamp of the phase is in seconds.
+			// The timestamp of the phase is in seconds.
+			w.clock.SetTime(w.clock.Now().Truncate(time.Second).Add(900 * time.Millisecond))
 			vmi := w.assigned(builder.MakeVMI("vm"))
 			ReportAsAgent(vmi, Running)
 			remove(vmi)

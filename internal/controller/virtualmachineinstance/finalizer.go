@@ -29,9 +29,9 @@ func (s *scope) addFinalizer(ctx context.Context) error {
 	return kit.AddFinalizer(ctx, s.client, &s.vmi, v1.VirtualMachineInstanceFinalizer)
 }
 
-// removeFinalizer removes the finalizer of a deleted VMI once it has no Pod, as KubeVirt does: until then clients can read how
-// it ended. It is called after the status was written, so that a finished Pod is deleted only when its outcome is in the
-// status. The VM that owns the VMI has a finalizer of its own on it.
+// removeFinalizer removes the finalizer of a deleted VMI once it has no Pod, as KubeVirt does: until then clients can
+// read how it ended. It is called after the status was written, so that a finished Pod is deleted only when its outcome
+// is in the status. The VM that owns the VMI has a finalizer of its own on it.
 func (s *scope) removeFinalizer(ctx context.Context) error {
 	if !s.deleting() || PodFate(s.pod) == protocol.PodAlive || PodFate(s.otherPod) == protocol.PodAlive {
 		return nil
@@ -50,7 +50,8 @@ func (s *scope) removeFinalizer(ctx context.Context) error {
 // shownFor is how long the final phase of a deleted VMI can be read at least: clients that poll do so every second.
 const shownFor = 1500 * time.Millisecond
 
-// endings has when this process first observed that a VMI had ended, by its key. The timestamps of a status have no fractions of a second.
+// endings has when this process first observed that a VMI had ended, by its key. The timestamps of a status have no
+// fractions of a second.
 type endings struct {
 	mu    sync.Mutex
 	times map[types.NamespacedName]ending
@@ -84,8 +85,9 @@ func (e *endings) forget(vmi types.NamespacedName) {
 	delete(e.times, vmi)
 }
 
-// untilShown returns how long the final phase still has to be shown before the VMI may be removed, or 0. A virt-controller that has been
-// restarted observes the end of a VMI anew: the timestamp of the phase prevents it from keeping one that ended long ago.
+// untilShown returns how long the final phase still has to be shown before the VMI may be removed, or 0. A
+// virt-controller that has been restarted observes the end of a VMI anew: the timestamp of the phase prevents it from
+// keeping one that ended long ago.
 func (s *scope) untilShown() time.Duration {
 	if s.stage() != vmistatus.Ended {
 		return 0
@@ -96,8 +98,8 @@ func (s *scope) untilShown() time.Duration {
 	return max(0, min(observed.Sub(now), stamped.Sub(now)))
 }
 
-// deletePods deletes the VMI's remaining Pods and reports whether there was none. A Pod without an owner is adopted first:
-// the watch triggers a reconciliation for Pods with an owner only.
+// deletePods deletes the VMI's remaining Pods and reports whether there was none. A Pod without an owner is adopted
+// first: the watch triggers a reconciliation for Pods with an owner only.
 func (s *scope) deletePods(ctx context.Context) (gone bool, err error) {
 	if s.pod != nil || s.otherPod != nil {
 		return false, errors.Join(s.deletePod(ctx), s.deleteOtherPod(ctx))
@@ -131,7 +133,8 @@ func (s *scope) deletePods(ctx context.Context) (gone bool, err error) {
 // listPods returns the Pods with the VMI's label. The caller checks their owner.
 func (s *scope) listPods(ctx context.Context) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingFields{kit.CreatedByIndex: string(s.vmi.UID)})
+	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace),
+		client.MatchingFields{kit.CreatedByIndex: string(s.vmi.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}

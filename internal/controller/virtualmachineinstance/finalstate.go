@@ -28,8 +28,8 @@ type finalState struct {
 	reason, message string
 }
 
-// Caps on what of a launcher Pod's status gets into a VMI: a guest may have taken the launcher over. The kubelet itself caps
-// a termination message at 4096 bytes.
+// Caps on what of a launcher Pod's status gets into a VMI: a guest may have taken the launcher over. The kubelet itself
+// caps a termination message at 4096 bytes.
 const (
 	maxOutcomeBytes  = 4096
 	maxMessageLength = 1024
@@ -48,8 +48,8 @@ var outcomes = map[string]bool{
 	launcherpod.OutcomeInternal:      true,
 }
 
-// decideFinalState ends the VMI once its Pod is finished or gone. A Pod on a node that does not respond is neither: its guest
-// may still run.
+// decideFinalState ends the VMI once its Pod is finished or gone. A Pod on a node that does not respond is neither: its
+// guest may still run.
 func (s *scope) decideFinalState(_ context.Context) error {
 	switch {
 	case s.stage() == vmistatus.Ended, s.final != nil, s.refused(), !s.mayEnd():
@@ -61,8 +61,9 @@ func (s *scope) decideFinalState(_ context.Context) error {
 	case s.pod != nil && podstate.Finished(s.pod):
 		end := finalStateOf(s.pod)
 		if s.vmi.Spec.LivenessProbe != nil && stoppedByKubelet(s.pod) && !s.deleting() {
-			end = finalState{phase: v1.Failed, reason: ReasonLivenessProbeFailed, message: "The livenessProbe failed as often as its " +
-				"failureThreshold allows, so that the kubelet stopped the guest: " + end.message}
+			end = finalState{phase: v1.Failed, reason: ReasonLivenessProbeFailed,
+				message: "The livenessProbe failed as often as its " +
+					"failureThreshold allows, so that the kubelet stopped the guest: " + end.message}
 		}
 		if disruption := disruptionOf(s.pod); disruption != "" {
 			end.message = asSentence(end.message) + " " + disruption
@@ -95,16 +96,16 @@ func (s *scope) decideFinalState(_ context.Context) error {
 // ReasonLivenessProbeFailed is status.reason of a VMI whose guest was stopped because its livenessProbe failed.
 const ReasonLivenessProbeFailed = "LivenessProbeFailed"
 
-// stoppedByKubelet reports whether the kubelet stopped only the launcher's container, as it does when a liveness probe fails:
-// the launcher was requested to stop, but its Pod was neither deleted nor, for example, evicted by the kubelet, which would be
-// the reason in the Pod's status.
+// stoppedByKubelet reports whether the kubelet stopped only the launcher's container, as it does when a liveness probe
+// fails: the launcher was requested to stop, but its Pod was neither deleted nor, for example, evicted by the kubelet,
+// which would be the reason in the Pod's status.
 func stoppedByKubelet(pod *corev1.Pod) bool {
 	outcome, ok := outcomeOf(pod)
 	return ok && outcome.Stopped && pod.DeletionTimestamp == nil && pod.Status.Reason == ""
 }
 
-// disruptionOf returns a sentence with the reason why a Pod was removed if the cause was neither virt-controller nor a user,
-// but a drain, the scheduler or the kubelet. Otherwise it returns "".
+// disruptionOf returns a sentence with the reason why a Pod was removed if the cause was neither virt-controller nor a
+// user, but a drain, the scheduler or the kubelet. Otherwise it returns "".
 func disruptionOf(pod *corev1.Pod) string {
 	c := podstate.Condition(pod, corev1.DisruptionTarget)
 	switch {
@@ -113,15 +114,16 @@ func disruptionOf(pod *corev1.Pod) string {
 	case c.Reason == "EvictionByEvictionAPI":
 		return fmt.Sprintf("The launcher Pod was evicted from node %s, as a drain does.", pod.Spec.NodeName)
 	default:
-		return fmt.Sprintf("The launcher Pod was removed from node %s: %s (%s).", pod.Spec.NodeName, cleanMessage(c.Message), cleanReason(c.Reason))
+		return fmt.Sprintf("The launcher Pod was removed from node %s: %s (%s).", pod.Spec.NodeName, cleanMessage(c.Message),
+			cleanReason(c.Reason))
 	}
 }
 
 // asSentence adds the full stop to a message that has none.
 func asSentence(message string) string { return strings.TrimRight(message, ". ") + "." }
 
-// outcomeOf returns the outcome that the launcher wrote, or false if it wrote none, or the message is not a launcher's: the
-// launcher was killed, or taken over by its guest.
+// outcomeOf returns the outcome that the launcher wrote, or false if it wrote none, or the message is not a launcher's:
+// the launcher was killed, or taken over by its guest.
 func outcomeOf(pod *corev1.Pod) (launcherpod.Outcome, bool) {
 	var outcome launcherpod.Outcome
 	container := podstate.Compute(pod)
@@ -132,25 +134,28 @@ func outcomeOf(pod *corev1.Pod) (launcherpod.Outcome, bool) {
 	return outcome, err == nil && outcomes[outcome.Reason]
 }
 
-// reasonUnexplained is the reason of an end for which neither the launcher nor the kubelet gives one. Container runtimes use
-// it too.
+// reasonUnexplained is the reason of an end for which neither the launcher nor the kubelet gives one. Container
+// runtimes use it too.
 const reasonUnexplained = "Error"
 
-// finalStateOf derives the VMI's final state from a finished launcher Pod. The exit code decides the phase; the termination
-// message explains it.
+// finalStateOf derives the VMI's final state from a finished launcher Pod. The exit code decides the phase; the
+// termination message explains it.
 func finalStateOf(pod *corev1.Pod) finalState {
 	container := podstate.Compute(pod)
 	if container == nil || container.State.Terminated == nil {
 		// The kubelet ended the Pod without the launcher's state: for example, it evicted the Pod or did not admit it.
-		end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(pod.Status.Reason), reasonUnexplained), message: cmp.Or(cleanMessage(pod.Status.Message),
-			fmt.Sprintf("The launcher Pod ended as %s, and its status does not say why.", cmp.Or(pod.Status.Phase, corev1.PodUnknown)))}
+		end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(pod.Status.Reason), reasonUnexplained),
+			message: cmp.Or(cleanMessage(pod.Status.Message),
+				fmt.Sprintf("The launcher Pod ended as %s, and its status does not say why.",
+					cmp.Or(pod.Status.Phase, corev1.PodUnknown)))}
 		if pod.Status.Phase == corev1.PodSucceeded {
 			end.phase = v1.Succeeded
 		}
 		return end
 	}
 	terminated := container.State.Terminated
-	end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(terminated.Reason), reasonUnexplained), message: explainExit(terminated)}
+	end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(terminated.Reason), reasonUnexplained),
+		message: explainExit(terminated)}
 	if terminated.ExitCode == 0 {
 		end.phase = v1.Succeeded
 	}
@@ -160,8 +165,8 @@ func finalStateOf(pod *corev1.Pod) finalState {
 	return end
 }
 
-// explainExit describes how a launcher ended that left no outcome: for example, it was killed or does not know a flag. Its message
-// is then the end of its log.
+// explainExit describes how a launcher ended that left no outcome: for example, it was killed or does not know a flag.
+// Its message is then the end of its log.
 func explainExit(ended *corev1.ContainerStateTerminated) string {
 	how := fmt.Sprintf("virt-launcher ended with exit code %d", ended.ExitCode)
 	const signaled = 128 // Runtimes add the signal's number to it.

@@ -82,7 +82,8 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 		"not from a launcher":    {probed, nil, `{"reason":"X","stopped":true}`, v1.Succeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{Status: builder.MakePodStatus().Terminated(0, "Completed", tc.outcome).Obj()}}}
+			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{},
+				pod: &corev1.Pod{Status: builder.MakePodStatus().Terminated(0, "Completed", tc.outcome).Obj()}}}
 			s.vmi.Status.Phase = v1.Running
 			tc.vmi(s.vmi)
 			if tc.pod != nil {
@@ -100,7 +101,8 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 
 func TestEndByDisruption(t *testing.T) {
 	disrupted := func(reason, message string) corev1.PodCondition {
-		return corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+		return corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason,
+			Message: message}
 	}
 	for name, tc := range map[string]struct {
 		condition corev1.PodCondition

@@ -18,8 +18,8 @@ import (
 // Guaranteed. KubeVirt's name.
 const ReasonFailedGuarantee = "FailedGuaranteeResources"
 
-// requireGuaranteed ends a VMI with dedicated CPUs whose Pod is not Guaranteed: the kubelet would give it shared CPUs. The
-// Pod is rendered as Guaranteed, but a webhook can change that, for instance by adding a container.
+// requireGuaranteed ends a VMI with dedicated CPUs whose Pod is not Guaranteed: the kubelet would give it shared CPUs.
+// The Pod is rendered as Guaranteed, but a webhook can change that, for instance by adding a container.
 func (s *scope) requireGuaranteed(ctx context.Context) error {
 	if s.pod == nil || !s.vmi.IsCPUDedicated() || s.deleting() {
 		return nil

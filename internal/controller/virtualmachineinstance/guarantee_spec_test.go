@@ -45,7 +45,8 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 		vmi = ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(virtualmachineinstance.ReasonFailedGuarantee))
-		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, "Burstable and not Guaranteed"))
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason,
+			"Burstable and not Guaranteed"))
 		Expect(vmi.Labels).NotTo(HaveKey(v1.NodeNameLabel), "no agent gets the guest")
 		Expect(w.events.Take()).To(ContainElement(HavePrefix("Warning FailedGuaranteeResources: ")))
 
@@ -61,10 +62,12 @@ func (w *world) makeBurstable(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	pod := ExpectExists(PodOf(vmi))
 	changed := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences},
-		Spec:       *pod.Spec.DeepCopy(),
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+			OwnerReferences: pod.OwnerReferences},
+		Spec: *pod.Spec.DeepCopy(),
 	}
 	changed.Spec.Containers = append(changed.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
 	Expect(K8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-	Eventually(func() error { return K8sClient.Create(ctx, changed.DeepCopy()) }).WithTimeout(10 * time.Second).Should(Succeed())
+	Eventually(func() error { return K8sClient.Create(ctx, changed.DeepCopy()) }).WithTimeout(10 * time.Second).
+		Should(Succeed())
 }

@@ -19,8 +19,10 @@ import (
 // A VMI counts as current only while its guest runs and is ready.
 func TestHealth(t *testing.T) {
 	now := time.Unix(1000, 0)
-	ready := builder.MakeVMI("vmi").Phase(v1.Running).Condition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "", "").Obj
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}, Spec: corev1.PodSpec{NodeName: "node"}}
+	ready := builder.MakeVMI("vmi").Phase(v1.Running).Condition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "",
+		"").Obj
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))},
+		Spec: corev1.PodSpec{NodeName: "node"}}
 	// Pending is the schema's default.
 	fresh := builder.MakeVMI("vmi").Phase(v1.Pending).Obj
 	deleted := func() *v1.VirtualMachineInstance {

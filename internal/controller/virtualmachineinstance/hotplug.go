@@ -60,7 +60,8 @@ type plug struct {
 // readHotplug reads the hotplugged volumes, their claims and the attachment Pods.
 func (s *scope) readHotplug(ctx context.Context) error {
 	pods := &corev1.PodList{}
-	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingFields{AttachmentIndex: string(s.vmi.UID)})
+	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace),
+		client.MatchingFields{AttachmentIndex: string(s.vmi.UID)})
 	if err != nil {
 		return fmt.Errorf("list the attachment Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}
@@ -111,7 +112,8 @@ func (s *scope) findPlugs() {
 		if plugs[u.Name] == nil {
 			plugs[u.Name] = &plug{name: u.Name, wanted: true}
 		}
-		claim := &v1.PersistentVolumeClaimVolumeSource{PersistentVolumeClaimVolumeSource: u.PersistentVolumeClaimVolumeSource, Hotpluggable: true}
+		claim := &v1.PersistentVolumeClaimVolumeSource{PersistentVolumeClaimVolumeSource: u.PersistentVolumeClaimVolumeSource,
+			Hotpluggable: true}
 		plugs[u.Name].volume = &v1.Volume{Name: u.Name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}}
 		plugs[u.Name].utility = true
 	}
@@ -185,7 +187,8 @@ func (s *scope) readPlugOverheads(ctx context.Context) error {
 		return nil // They are read when the VMI is assigned.
 	}
 	for _, p := range s.plugs {
-		if p.claim != nil && !vmistatus.IsBlockClaim(p.claim) && (p.status == nil || p.status.PersistentVolumeClaimInfo == nil) {
+		if p.claim != nil && !vmistatus.IsBlockClaim(p.claim) &&
+			(p.status == nil || p.status.PersistentVolumeClaimInfo == nil) {
 			overheads, err := ReadOverheads(ctx, s.apiReader, s.importer, client.ObjectKeyFromObject(p.claim))
 			s.overheads = overheads
 			return err
@@ -228,7 +231,8 @@ func VolumeAffinities(
 			if apierrors.IsNotFound(err) {
 				continue // The claim has lost it, which the status of the volume will show.
 			}
-			return nil, fmt.Errorf("get PersistentVolume %s of PersistentVolumeClaim %s: %w", claim.Spec.VolumeName, client.ObjectKeyFromObject(claim), err)
+			return nil, fmt.Errorf("get PersistentVolume %s of PersistentVolumeClaim %s: %w", claim.Spec.VolumeName,
+				client.ObjectKeyFromObject(claim), err)
 		}
 		if pv.Spec.NodeAffinity != nil && pv.Spec.NodeAffinity.Required != nil {
 			out = append(out, *pv.Spec.NodeAffinity.Required)
@@ -251,7 +255,8 @@ func (p *plug) obstacle() (reason, message string) {
 	case p.claim.DeletionTimestamp != nil:
 		return ReasonPVCNotReady, fmt.Sprintf("PVC %s is being deleted", p.claim.Name)
 	case p.utility && vmistatus.IsBlockClaim(p.claim):
-		return ReasonPVCNotReady, fmt.Sprintf("PVC %s has volumeMode Block, and no file system for the files of a backup or memory dump", p.claim.Name)
+		return ReasonPVCNotReady,
+			fmt.Sprintf("PVC %s has volumeMode Block, and no file system for the files of a backup or memory dump", p.claim.Name)
 	case p.claim.Status.Phase == corev1.ClaimLost, p.dataVolume != nil && !datavolume.Usable(p.dataVolume):
 		return ReasonPVCNotReady, claimPhase(p.claim) + p.importState()
 	default:

@@ -88,7 +88,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		pod := ExpectExists(AttachmentOf(vmi, "data"))
 		created := "Created hotplug attachment pod " + pod.Name + ", for volume data"
 		Expect(HotpluggedVolume(vmi, "data")).To(Equal("AttachedToNode SuccessfulCreate: " + created))
-		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
+		Expect(w.events.Take()).To(
+			ConsistOf("Normal SuccessfulCreate: Created attachment pod "+pod.Name, "Normal SuccessfulCreate: "+created))
 		status := vmistatus.FindVolume(&vmi.Status, "data")
 		Expect(status.HotplugVolume.AttachPodName).To(Equal(pod.Name))
 		Expect(status.PersistentVolumeClaimInfo.ClaimName).To(Equal("data-claim"))
@@ -117,7 +118,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.Step(vmi)
 		deleted := "Deleted hotplug attachment pod " + pod.Name + ", for volume data"
 		Expect(HotpluggedVolume(vmi, "data")).To(Equal("Detaching SuccessfulDelete: " + deleted + " (ready)"))
-		Expect(w.events.Take()).To(ConsistOf("Normal SuccessfulDelete: Deleted attachment pod "+pod.Name, "Normal SuccessfulDelete: "+deleted))
+		Expect(w.events.Take()).To(
+			ConsistOf("Normal SuccessfulDelete: Deleted attachment pod "+pod.Name, "Normal SuccessfulDelete: "+deleted))
 		ExpectGone(pod)
 		w.Step(vmi)
 		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
@@ -150,33 +152,36 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Expect(HotpluggedVolume(vmi, "to-device")).To(Equal("none"))
 		SetVolumePhase(vmi, "to-files", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 		w.Step(vmi)
-		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files"),
-			HavePrefix("Normal SuccessfulDelete: Deleted attachment pod hp-volume-to-files")))
+		Expect(w.events.Take()).To(
+			ConsistOf(HavePrefix("Normal SuccessfulDelete: Deleted hotplug attachment pod hp-volume-to-files"),
+				HavePrefix("Normal SuccessfulDelete: Deleted attachment pod hp-volume-to-files")))
 		ExpectGone(pod)
 		w.Step(vmi)
 		Expect(HotpluggedVolume(vmi, "to-files")).To(Equal("none"))
 		w.expectQuiet(vmi)
 	})
 
-	It("starts a guest with them: the launcher Pod is without them, and the status says so when the agent gets it", func() {
-		w.claim(builder.MakePVC("root-claim").Bound("2Gi"))
-		w.claim(builder.MakePVC("data-claim").Bound("2Gi").Block())
-		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root-claim").Hotpluggable("data", "data-claim").Hotpluggable("later", "later-claim"))
-		w.Step(vmi)
-		launcher := ExpectExists(PodOf(vmi))
-		Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
-		Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
-		w.assign(vmi, "node-1")
-		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
-		Expect(HotpluggedVolume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
-		Expect(HotpluggedVolume(vmi, "root")).To(Equal("none"))
-		Expect(vmi.Status.VolumeStatus).To(HaveLen(3))
-		device := ExpectExists(AttachmentOf(vmi, "data")).Spec.Containers[0].VolumeDevices
-		Expect(device).To(HaveLen(1))
-		Expect(device[0].DevicePath).To(HavePrefix("/path/data/"))
-		w.events.Take()
-		w.expectQuiet(vmi)
-	})
+	It("starts a guest with them: the launcher Pod is without them, and the status says so when the agent gets it",
+		func() {
+			w.claim(builder.MakePVC("root-claim").Bound("2Gi"))
+			w.claim(builder.MakePVC("data-claim").Bound("2Gi").Block())
+			vmi := w.create(builder.MakeVMI("vm").PVC("root", "root-claim").Hotpluggable("data",
+				"data-claim").Hotpluggable("later", "later-claim"))
+			w.Step(vmi)
+			launcher := ExpectExists(PodOf(vmi))
+			Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
+			Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
+			w.assign(vmi, "node-1")
+			Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
+			Expect(HotpluggedVolume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
+			Expect(HotpluggedVolume(vmi, "root")).To(Equal("none"))
+			Expect(vmi.Status.VolumeStatus).To(HaveLen(3))
+			device := ExpectExists(AttachmentOf(vmi, "data")).Spec.Containers[0].VolumeDevices
+			Expect(device).To(HaveLen(1))
+			Expect(device[0].DevicePath).To(HavePrefix("/path/data/"))
+			w.events.Take()
+			w.expectQuiet(vmi)
+		})
 
 	It("has the hotpluggable volumes in the launcher Pod as long as hotplug is off, and leaves them there", func() {
 		config := w.Config.Current()
@@ -214,21 +219,24 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Expect(HotpluggedVolume(vmi, "data")).To(Equal("none"))
 	})
 
-	It("creates the Pod for a claim that is bound when a Pod uses it, and tells its size before the agent mounts it", func() {
-		pvc := w.claim(builder.MakePVC("data-claim"))
-		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
-		Plug(vmi, "data", "data-claim")
-		w.Step(vmi)
-		w.setAttachment(vmi, "data", PodIsReady)
-		w.ExpectSteady(vmi)
-		Expect(HotpluggedVolume(vmi, "data")).NotTo(HaveSuffix("(ready)"))
-		ExpectExists(pvc)
-		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-		ExpectStatus(pvc)
-		w.Step(vmi)
-		Expect(HotpluggedVolume(vmi, "data")).To(HaveSuffix("(ready)"))
-		Expect(vmistatus.FindVolume(&vmi.Status, "data").PersistentVolumeClaimInfo.Capacity.Storage().String()).To(Equal("1Gi"))
-	})
+	It("creates the Pod for a claim that is bound when a Pod uses it, and tells its size before the agent mounts it",
+		func() {
+			pvc := w.claim(builder.MakePVC("data-claim"))
+			vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
+			Plug(vmi, "data", "data-claim")
+			w.Step(vmi)
+			w.setAttachment(vmi, "data", PodIsReady)
+			w.ExpectSteady(vmi)
+			Expect(HotpluggedVolume(vmi, "data")).NotTo(HaveSuffix("(ready)"))
+			ExpectExists(pvc)
+			pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound,
+				corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+			ExpectStatus(pvc)
+			w.Step(vmi)
+			Expect(HotpluggedVolume(vmi, "data")).To(HaveSuffix("(ready)"))
+			Expect(vmistatus.FindVolume(&vmi.Status, "data").PersistentVolumeClaimInfo.Capacity.Storage().String()).
+				To(Equal("1Gi"))
+		})
 
 	It("has a Pod of its own bind the claim of a DataVolume that waits for its first consumer", func() {
 		vmi := w.runs(builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13"))
@@ -238,18 +246,22 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		pvc := w.claim(builder.MakePVC("data-claim"))
 		Plug(vmi, "data", "data-claim")
 		ChangeVMISpec(vmi, func(spec *v1.VirtualMachineInstanceSpec) {
-			spec.Volumes[1].VolumeSource = v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "data-claim", Hotpluggable: true}}
+			spec.Volumes[1].VolumeSource = v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "data-claim",
+				Hotpluggable: true}}
 		})
 		w.Step(vmi)
 		launcher := ExpectExists(PodOf(vmi))
-		trigger := ExpectExists(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: podspec.TriggerName(launcher.UID, "data")}})
+		trigger := ExpectExists(
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: podspec.TriggerName(launcher.UID, "data")}})
 		Expect(trigger.Annotations).To(HaveKey(v1.EphemeralProvisioningObject))
 		Expect(w.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created hotplug trigger pod for volume data"))
-		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
+		Expect(HotpluggedVolume(vmi, "data")).To(
+			HavePrefix("Pending PVCNotReady: PVC is in phase ClaimPending, DataVolume data-claim is in phase WaitForFirstConsumer"))
 		w.expectQuiet(vmi)
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded)
-		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		pvc.Status.Phase, pvc.Status.Capacity = corev1.ClaimBound,
+			corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		ExpectStatus(pvc)
 		w.Step(vmi)
 		Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode"))
@@ -263,11 +275,14 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		Plug(vmi, "data", "data-claim")
 		w.Step(vmi)
 		w.events.Take()
-		w.setAttachment(vmi, "data", builder.MakePodStatus().Unschedulable("0/1 nodes are available: 1 node(s) had volume node affinity conflict").Obj())
+		w.setAttachment(vmi, "data",
+			builder.MakePodStatus().Unschedulable("0/1 nodes are available: 1 node(s) had volume node affinity conflict").Obj())
 		w.advance(time.Minute)
 		w.Step(vmi)
-		Expect(HotpluggedVolume(vmi, "data")).To(Equal("AttachedToNode Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
-		Expect(w.events.Take()).To(ConsistOf("Warning Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
+		Expect(HotpluggedVolume(vmi, "data")).To(
+			Equal("AttachedToNode Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
+		Expect(w.events.Take()).To(
+			ConsistOf("Warning Unschedulable: 0/1 nodes are available: 1 node(s) had volume node affinity conflict"))
 		w.expectQuiet(vmi)
 	})
 
@@ -297,7 +312,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.attached(vmi, "data")
 		deleted := func() (again bool) {
 			GinkgoHelper()
-			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, AttachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).To(Succeed())
+			Expect(client.IgnoreNotFound(K8sClient.Delete(ctx, AttachmentOf(vmi, "data"), client.GracePeriodSeconds(0)))).
+				To(Succeed())
 			result := w.Step(vmi)
 			err := K8sClient.Get(ctx, client.ObjectKeyFromObject(AttachmentOf(vmi, "data")), &corev1.Pod{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
@@ -390,11 +406,15 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		pv := &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "pv-" + w.ns},
 			Spec: corev1.PersistentVolumeSpec{
-				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
-				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
-				}}}},
+				Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d",
+					VolumeHandle: "h"}},
+				NodeAffinity: &corev1.VolumeNodeAffinity{
+					Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn,
+							Values: []string{"a"}}},
+					}}}},
 			},
 		}
 		Expect(K8sClient.Create(ctx, pv)).To(Succeed())
@@ -407,7 +427,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		ExpectStatus(pvc)
 		vmi := w.create(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
 		w.Step(vmi)
-		terms := ExpectExists(PodOf(vmi)).Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		terms := ExpectExists(
+			PodOf(vmi)).Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 		Expect(terms).To(HaveLen(1))
 		Expect(slices.ContainsFunc(terms[0].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
 			return r.Key == "zone" && strings.Join(r.Values, "") == "a"

@@ -58,8 +58,9 @@ func plugStatus(o *observed, p *plug) *v1.VolumeStatus {
 	return out
 }
 
-// setAttachment reports the claim and the attachment Pod. The Pod's UID, which allows the agent to mount the volume, is reported as soon
-// as the Pod is ready and the size of the claim is known. It stays if the Pod's container is restarted, because the volume stays as well.
+// setAttachment reports the claim and the attachment Pod. The Pod's UID, which allows the agent to mount the volume, is
+// reported as soon as the Pod is ready and the size of the claim is known. It stays if the Pod's container is
+// restarted, because the volume stays as well.
 func setAttachment(o *observed, p *plug, out *v1.VolumeStatus) {
 	if out.PersistentVolumeClaimInfo == nil && p.claim != nil {
 		out.PersistentVolumeClaimInfo = ClaimInfo(p.claim, o.overheads)
@@ -84,7 +85,8 @@ func setPlugPhase(o *observed, p *plug, out *v1.VolumeStatus) {
 		return
 	}
 	switch {
-	case attached && vmistatus.IsAttachedToNode(p.status) && p.status.HotplugVolume.AttachPodUID == out.HotplugVolume.AttachPodUID:
+	case attached && vmistatus.IsAttachedToNode(p.status) &&
+		p.status.HotplugVolume.AttachPodUID == out.HotplugVolume.AttachPodUID:
 	case isAlive(p.pod) && p.podProblem != nil && out.HotplugVolume.AttachPodUID == "":
 		out.Phase, out.Reason, out.Message = v1.HotplugVolumeAttachedToNode, p.podProblem.reason, p.podProblem.message
 	case isAlive(p.pod):

@@ -28,7 +28,8 @@ const ReasonImportFailed = "FailedDataVolumeImport"
 const dataVolumeKind = "DataVolume"
 
 // errNoDataVolume is the problem of a claim whose DataVolume is gone: its content is unknown.
-var errNoDataVolume = errors.New("does not exist: create it again, or remove the owner reference from the claim if the claim is filled")
+var errNoDataVolume = errors.New(
+	"does not exist: create it again, or remove the owner reference from the claim if the claim is filled")
 
 // dataVolumeName returns the name of the DataVolume that the volume names or that owns its claim, or "".
 func dataVolumeName(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) string {
@@ -93,8 +94,8 @@ func (s *scope) readDataVolume(ctx context.Context, volume *v1.Volume, claim *co
 	return nil
 }
 
-// missingDataVolume reports a claim that belongs to a DataVolume which does not exist. A claim that only has the name of a
-// DataVolume is used as it is: a user made or restored it.
+// missingDataVolume reports a claim that belongs to a DataVolume which does not exist. A claim that only has the name
+// of a DataVolume is used as it is: a user made or restored it.
 func (s *scope) missingDataVolume(volume *v1.Volume, claim *corev1.PersistentVolumeClaim, name string, cause error) {
 	if dataVolumeOwner(claim) == nil || s.problem != nil {
 		return // A missing claim is a problem of its own.

@@ -36,16 +36,19 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 			"Not all of the VMI's DVs are ready"))
 		w.expectQuiet(vmi)
 		ProvideClaim(dv, true)
-		FillDataVolume(dv, "ImportInProgress", DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
+		FillDataVolume(dv, "ImportInProgress",
+			DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
 		ExpectGone(PodOf(vmi))
 		Expect(w.events.Take()).To(BeEmpty(), "a running import records no event")
 
 		FillDataVolume(dv, cdi.DataVolumeSucceeded, DataVolumeCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
-			"All of the VMI's DVs are bound and ready"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
+				"All of the VMI's DVs are bound and ready"))
 		pod := ExpectExists(PodOf(vmi))
 		var claims []string
 		for _, volume := range pod.Spec.Volumes {
@@ -86,7 +89,8 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		binder.Status = builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj()
 		ExpectStatus(binder)
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
 		w.events.Take()
 
 		binder.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
@@ -119,7 +123,8 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.clock.SetTime(binder.CreationTimestamp.Time)
 		result := w.Step(vmi)
 		Expect(result).NotTo(BeZero())
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", "low on memory"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", "low on memory"))
 		w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
 		w.Step(vmi)
 		ExpectGone(binder)
@@ -138,7 +143,8 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.Step(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		ExpectGone(PodOf(vmi))
-		Expect(w.events.Take()).To(ContainElement("Warning FailedDataVolumeImport: DataVolume root for volume root failed to import its disk image."))
+		Expect(w.events.Take()).To(
+			ContainElement("Warning FailedDataVolumeImport: DataVolume root for volume root failed to import its disk image."))
 		w.expectQuiet(vmi)
 	})
 
@@ -162,8 +168,9 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		Expect(K8sClient.Delete(ctx, dv)).To(Succeed())
 		vmi := w.create(imported())
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
-			"DataVolume "+w.ns+"/root (UID "+string(dv.UID)+") does not exist"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
+				"DataVolume "+w.ns+"/root (UID "+string(dv.UID)+") does not exist"))
 		ExpectGone(PodOf(vmi))
 	})
 
@@ -175,11 +182,13 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		again := DataVolume(w.ns, "root")
 		ExpectCreated(again)
 		FillDataVolume(again, cdi.DataVolumeSucceeded)
-		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()), w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
+		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()),
+			w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
 			w.Step(vmi)
 			ExpectGone(PodOf(vmi))
-			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
-				"(UID "+string(dv.UID)+") does not exist"))
+			Expect(ExpectExists(vmi)).To(
+				HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
+					"(UID "+string(dv.UID)+") does not exist"))
 		}
 	})
 
@@ -198,8 +207,9 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.DataVolumes = NoDataVolumes{}
 		vmi := w.create(imported())
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",
-			"install the Containerized Data Importer (CDI)"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",
+				"install the Containerized Data Importer (CDI)"))
 		ExpectGone(PodOf(vmi))
 		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
 		w.Step(vmi)

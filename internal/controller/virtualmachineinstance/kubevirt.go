@@ -8,12 +8,12 @@ import (
 	"fmt"
 )
 
-// ReasonNoKubeVirt is the reason while the cluster has no KubeVirt object. KubeVirt does not have it: without the object it
-// serves no VMs.
+// ReasonNoKubeVirt is the reason while the cluster has no KubeVirt object. KubeVirt does not have it: without the
+// object it serves no VMs.
 const ReasonNoKubeVirt = "KubeVirtNotFound"
 
-// requireKubeVirt delays a VMI until there is a KubeVirt object. Without it no node has an agent, and the Pod could not be
-// rendered with its configuration.
+// requireKubeVirt delays a VMI until there is a KubeVirt object. Without it no node has an agent, and the Pod could not
+// be rendered with its configuration.
 func (s *scope) requireKubeVirt(_ context.Context) error {
 	if !s.preparing() || s.pod != nil || s.config.KubeVirt != "" {
 		return nil

@@ -20,7 +20,8 @@ var _ = Describe("Containers of Vireo's own in a namespace with a LimitRange", f
 		GinkgoHelper()
 		item.Type = corev1.LimitTypeContainer
 		ExpectCreated(&corev1.LimitRange{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "limits"},
+			Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
 		})
 	}
 	memory := func(quantity string) corev1.ResourceList {

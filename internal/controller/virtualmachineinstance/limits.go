@@ -26,11 +26,12 @@ func (s *scope) readRequiredLimits(ctx context.Context) error {
 	return SetRequiredLimits(ctx, s.client, s.apiReader, s.vmi, s.config.AutoCPULimitNamespaces, &s.podConfig)
 }
 
-// SetRequiredLimits sets in the configuration of a launcher Pod the limits that it must have although its VMI does not set them.
-// A quota refuses Pods without the limits that it counts. A CPU limit is also required if autoCPU selects the namespace. quotas
-// reads from a cache. apiReader reads the namespace, if its labels matter.
+// SetRequiredLimits sets in the configuration of a launcher Pod the limits that it must have although its VMI does not
+// set them. A quota refuses Pods without the limits that it counts. A CPU limit is also required if autoCPU selects the
+// namespace. quotas reads from a cache. apiReader reads the namespace, if its labels matter.
 func SetRequiredLimits(
-	ctx context.Context, quotas, apiReader client.Reader, vmi *v1.VirtualMachineInstance, autoCPU labels.Selector, config *podspec.Config,
+	ctx context.Context, quotas, apiReader client.Reader, vmi *v1.VirtualMachineInstance, autoCPU labels.Selector,
+	config *podspec.Config,
 ) error {
 	list := &corev1.ResourceQuotaList{}
 	if err := quotas.List(ctx, list, client.InNamespace(vmi.Namespace)); err != nil {

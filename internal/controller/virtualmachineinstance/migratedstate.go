@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// settleStateClaims labels the claim of the node that owns the guest, so that the VM's next start uses it, and deletes the
-// migration's other claim. It does so once it is certain which is which (docs/adr/0033).
+// settleStateClaims labels the claim of the node that owns the guest, so that the VM's next start uses it, and deletes
+// the migration's other claim. It does so once it is certain which is which (docs/adr/0033).
 func (s *scope) settleStateClaims(ctx context.Context) error {
 	keep, drop := vmistatus.StateClaims(&s.vmi.Status)
 	if keep == "" {
@@ -98,7 +98,8 @@ func (s *scope) dropStateClaim(ctx context.Context, claim *corev1.PersistentVolu
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("delete PersistentVolumeClaim %s, whose state is out of date: %w", client.ObjectKeyFromObject(claim), err)
+		return fmt.Errorf("delete PersistentVolumeClaim %s, whose state is out of date: %w",
+			client.ObjectKeyFromObject(claim), err)
 	}
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete,
 		"Deleted PersistentVolumeClaim %s: the TPM's and EFI's state is now in another one", claim.Name)
@@ -115,7 +116,8 @@ func (s *scope) patchStateLabels(
 		change(claim.Labels)
 	})
 	if err != nil {
-		return fmt.Errorf("label PersistentVolumeClaim %s with the guest's persistent state: %w", client.ObjectKeyFromObject(claim), err)
+		return fmt.Errorf("label PersistentVolumeClaim %s with the guest's persistent state: %w",
+			client.ObjectKeyFromObject(claim), err)
 	}
 	return nil
 }

@@ -50,7 +50,8 @@ func MigrationCleanedUp(vmi *v1.VirtualMachineInstance, own, other *corev1.Pod) 
 		return true
 	}
 	decided := record.Failed || record.Owner == protocol.Target
-	return decided && len(protocol.DecideController(viewOf(record, own, other))) == 0 && PodFate(other) != protocol.PodAlive
+	return decided && len(protocol.DecideController(viewOf(record, own, other))) == 0 &&
+		PodFate(other) != protocol.PodAlive
 }
 
 func viewOf(record protocol.Record, own, other *corev1.Pod) protocol.ControllerView {
@@ -153,7 +154,8 @@ func (s *scope) deleteTarget(ctx context.Context) error {
 	record, _ := vmistatus.MigrationRecord(&now.Status)
 	same := now.UID == s.vmi.UID && podspec.OtherPodName(now) == s.otherPod.Name
 	if !same || !slices.Contains(protocol.DecideController(viewOf(record, s.pod, s.otherPod)), protocol.DeleteTarget) {
-		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name, errStaleVMI)
+		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name,
+			errStaleVMI)
 	}
 	return s.deleteOtherPod(ctx)
 }
@@ -174,7 +176,8 @@ func (s *scope) deleteOtherPod(ctx context.Context) error {
 			"Error deleting virtual machine pod %s: %v", s.otherPod.Name, err)
 		return fmt.Errorf("delete launcher Pod %s of the VMI's migration: %w", s.otherPod.Name, err)
 	}
-	s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted virtual machine pod %s", s.otherPod.Name)
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted virtual machine pod %s",
+		s.otherPod.Name)
 	return nil
 }
 

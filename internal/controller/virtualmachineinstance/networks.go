@@ -25,20 +25,21 @@ import (
 // ReasonNetworkNotFound is the reason while a NetworkAttachmentDefinition, or the kind itself, is missing.
 const ReasonNetworkNotFound = "NetworkAttachmentDefinitionNotFound"
 
-// networkRetry is the interval between two reads of a missing NetworkAttachmentDefinition. The kind may not exist, so that
-// it cannot be watched.
+// networkRetry is the interval between two reads of a missing NetworkAttachmentDefinition. The kind may not exist, so
+// that it cannot be watched.
 const networkRetry = 10 * time.Second
 
-// resourceNameAnnotation of a NetworkAttachmentDefinition is the resource of which a Pod needs one to be attached. Source:
-// the de facto standard of the Network Plumbing Working Group.
+// resourceNameAnnotation of a NetworkAttachmentDefinition is the resource of which a Pod needs one to be attached.
+// Source: the de facto standard of the Network Plumbing Working Group.
 const resourceNameAnnotation = "k8s.v1.cni.cncf.io/resourceName"
 
 // attachmentDefinition is the kind with the networks of Multus.
-var attachmentDefinition = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
+var attachmentDefinition = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1",
+	Kind: "NetworkAttachmentDefinition"}
 
-// readNetworkResources reads the resources of the networks that Multus attaches. As in KubeVirt 1.9, it does nothing with
-// the feature gate ExternalNetResourceInjection: another component adds the resources to Pods then, and the VM would get two
-// devices.
+// readNetworkResources reads the resources of the networks that Multus attaches. As in KubeVirt 1.9, it does nothing
+// with the feature gate ExternalNetResourceInjection: another component adds the resources to Pods then, and the VM
+// would get two devices.
 func (s *scope) readNetworkResources(ctx context.Context) error {
 	if s.config.IsEnabled(clusterconfig.GateExternalNetResources) || !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
@@ -62,9 +63,11 @@ func (s *scope) readMigrationNetwork(ctx context.Context) error {
 	return err
 }
 
-// MigrationNetwork returns the configured network, or none if it does not exist: a mistake in the configuration must not
-// keep guests from starting. A migration of such a guest reports it.
-func MigrationNetwork(ctx context.Context, apiReader client.Reader, named types.NamespacedName) (types.NamespacedName, error) {
+// MigrationNetwork returns the configured network, or none if it does not exist: a mistake in the configuration must
+// not keep guests from starting. A migration of such a guest reports it.
+func MigrationNetwork(
+	ctx context.Context, apiReader client.Reader, named types.NamespacedName,
+) (types.NamespacedName, error) {
 	if named.Name == "" {
 		return named, nil
 	}
@@ -80,8 +83,8 @@ func MigrationNetwork(ctx context.Context, apiReader client.Reader, named types.
 	return named, nil
 }
 
-// NetworkResources returns the resources that the networks of a VMI require, by the name of the network. missing says in a
-// sentence what does not exist, or is empty.
+// NetworkResources returns the resources that the networks of a VMI require, by the name of the network. missing says
+// in a sentence what does not exist, or is empty.
 func NetworkResources(
 	ctx context.Context, apiReader client.Reader, vmi *v1.VirtualMachineInstance,
 ) (resources map[string]corev1.ResourceName, missing string, err error) {
@@ -97,7 +100,8 @@ func NetworkResources(
 		switch {
 		case meta.IsNoMatchError(err):
 			return resources, fmt.Sprintf(
-				"Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus", network.Name, key), nil
+				"Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus", network.Name,
+				key), nil
 		case apierrors.IsNotFound(err):
 			return resources, fmt.Sprintf(
 				"NetworkAttachmentDefinition %s of network %s does not exist, waiting for it", key, network.Name), nil

@@ -118,7 +118,8 @@ func setMigrationRequired(o *observed, r *result, status *v1.VirtualMachineInsta
 		condition.Message = r.networkChange.pending
 	case obstacle != "":
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1.VirtualMachineInstanceReasonRestartRequired
-		condition.Message = r.networkChange.pending + ": restart the VM to apply it. It does not migrate automatically: " + obstacle
+		condition.Message = r.networkChange.pending + ": restart the VM to apply it. It does not migrate automatically: " +
+			obstacle
 	default:
 		condition.Message = r.networkChange.pending + ": the guest migrates"
 	}

@@ -34,7 +34,8 @@ var _ = Describe("VMI with other interfaces", func() {
 		vmi := w.assigned(builder.MakeVMI("vm").Masquerade())
 		ReportAsAgent(vmi, Running)
 		ReportAsAgent(vmi, InGuest("default"))
-		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable", "claim data is not shared"))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, migratable, "DisksNotLiveMigratable",
+			"claim data is not shared"))
 		w.expectQuiet(vmi)
 		return ExpectExists(vmi)
 	}
@@ -63,7 +64,8 @@ var _ = Describe("VMI with other interfaces", func() {
 
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "the guest migrates"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "the guest migrates"))
 		w.expectQuiet(vmi)
 
 		By("being attached after all")
@@ -79,7 +81,8 @@ var _ = Describe("VMI with other interfaces", func() {
 		w.Step(vmi)
 		w.clock.SetTime(w.clock.Now().Add(16 * time.Second))
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 		w.expectQuiet(vmi)
 
 		By("taking the interface back")
@@ -104,9 +107,11 @@ var _ = Describe("VMI with other interfaces", func() {
 		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
 			"other networks for the interfaces blue: the guest migrates"))
 		w.expectQuiet(vmi)
-		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "claim data is not shared"))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
+			"DisksNotLiveMigratable", "claim data is not shared"))
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(required, corev1.ConditionFalse, "RestartRequired", "claim data is not shared"))
 
 		By("taking the change back")
 		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Networks[1].Multus.NetworkName = "blue-net" })

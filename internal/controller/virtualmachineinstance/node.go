@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus/nodeloss"
 )
 
-// ReasonNodeUnresponsive is status.reason, and the reason of the event, of a VMI whose node's agent is silent. KubeVirt's
-// name.
+// ReasonNodeUnresponsive is status.reason, and the reason of the event, of a VMI whose node's agent is silent.
+// KubeVirt's name.
 const ReasonNodeUnresponsive = node.ReasonNodeUnresponsive
 
 // ReasonNodeOutOfService is the reason of the event about a launcher Pod that was deleted because its node is out of
@@ -36,8 +36,8 @@ type silence struct {
 	reason, message string
 }
 
-// readAgent observes whether the agent of a live VMI's node responds. A silent agent does not end the VMI, because the guest
-// may still run. But the status may be outdated, and if the launcher Pod is gone too, it was lost with its node.
+// readAgent observes whether the agent of a live VMI's node responds. A silent agent does not end the VMI, because the
+// guest may still run. But the status may be outdated, and if the launcher Pod is gone too, it was lost with its node.
 func (s *scope) readAgent(ctx context.Context) error {
 	name := s.vmi.Status.NodeName
 	if s.stage() != vmistatus.Live || name == "" {
@@ -61,8 +61,8 @@ func (s *scope) readAgent(ctx context.Context) error {
 	return nil
 }
 
-// agentSilence reports whether a node's agent is silent, and the time until a stopped agent counts as silent; see node.Silent. The
-// agent of a removed Node is not silent: Kubernetes deletes that Node's Pods.
+// agentSilence reports whether a node's agent is silent, and the time until a stopped agent counts as silent; see
+// node.Silent. The agent of a removed Node is not silent: Kubernetes deletes that Node's Pods.
 func (s *scope) agentSilence(ctx context.Context, name string) (silent bool, left time.Duration, err error) {
 	host := &metav1.PartialObjectMetadata{}
 	host.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
@@ -77,8 +77,8 @@ func (s *scope) agentSilence(ctx context.Context, name string) (silent bool, lef
 	return silent, left, nil
 }
 
-// readNode reads a Node from the API server: the cache has only its metadata, and a taint that was just removed must have no
-// effect. It returns nil if the Node is gone.
+// readNode reads a Node from the API server: the cache has only its metadata, and a taint that was just removed must
+// have no effect. It returns nil if the Node is gone.
 func (s *scope) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	host := &corev1.Node{}
 	if err := s.apiReader.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
@@ -111,7 +111,8 @@ func (s *scope) deleteFencedPods(ctx context.Context) error {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 			continue // It is gone, or its change triggers another reconciliation.
 		case err != nil:
-			return fmt.Errorf("remove launcher Pod %s from node %s, which is out of service: %w", pod.Name, pod.Spec.NodeName, err)
+			return fmt.Errorf("remove launcher Pod %s from node %s, which is out of service: %w", pod.Name, pod.Spec.NodeName,
+				err)
 		}
 		s.event(corev1.EventTypeWarning, ReasonNodeOutOfService, actionDelete,
 			"Node %s is out of service: removed virtual machine pod %s", pod.Spec.NodeName, pod.Name)
@@ -119,7 +120,8 @@ func (s *scope) deleteFencedPods(ctx context.Context) error {
 	return nil
 }
 
-// isFenced reports whether a node counts as stopped: its agent and its kubelet are silent, and it is declared out of service.
+// isFenced reports whether a node counts as stopped: its agent and its kubelet are silent, and it is declared out of
+// service.
 func (s *scope) isFenced(ctx context.Context, name string) (bool, error) {
 	if name == s.vmi.Status.NodeName && s.stage() == vmistatus.Live {
 		return s.silence != nil && s.silence.verdict == nodeloss.Fenced, nil
@@ -160,7 +162,8 @@ func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	setTracking(o, status)
 }
 
-// explainSilence judges a live VMI's node whose agent is silent. The message describes what happens next and what a user can do.
+// explainSilence judges a live VMI's node whose agent is silent. The message describes what happens next and what a
+// user can do.
 func (s *scope) explainSilence(host *corev1.Node) *silence {
 	name, verdict := s.vmi.Status.NodeName, nodeloss.Judge(host)
 	switch verdict {

@@ -35,10 +35,12 @@ var _ = Describe("A lost node", func() {
 		MakeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
-			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
+			v1.VirtualMachineInstanceReasonNodeLost,
+			"kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
 		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
-		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, node.ReasonNodeUnresponsive, host.Name))
+		Expect(vmi).To(HaveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, node.ReasonNodeUnresponsive,
+			host.Name))
 		Expect(w.events.Take()).To(ConsistOf(ContainSubstring("may still run")))
 		w.expectQuiet(vmi)
 		w.advance(time.Hour)

@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// The share of a file system, or a block device, that stays free for metadata unless the importer configures another one.
-// Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
+// The share of a file system, or a block device, that stays free for metadata unless the importer configures another
+// one. Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
 const (
 	filesystemOverhead v1.Percent = "0.055"
 	blockOverhead      v1.Percent = "0"
@@ -32,14 +32,15 @@ const (
 // importerConfig is the kind of the importer's configuration. Its status has the shares in force.
 var importerConfig = schema.GroupVersionKind{Group: "cdi.kubevirt.io", Version: "v1beta1", Kind: "CDIConfig"}
 
-// importerConfigName is the name of the cluster's one. Source: kubevirt/containerized-data-importer pkg/common, ConfigName.
+// importerConfigName is the name of the cluster's one. Source: kubevirt/containerized-data-importer pkg/common,
+// ConfigName.
 const importerConfigName = "config"
 
 // percent matches the shares that the importer accepts. Source: its types_overlay.go, Percent.
 var percent = regexp.MustCompile(`^(0(\.\d{1,3})?|1)$`)
 
-// Overheads are the shares of file systems on claims that disks leave free, as the importer configures them. The zero value
-// has none.
+// Overheads are the shares of file systems on claims that disks leave free, as the importer configures them. The zero
+// value has none.
 type Overheads struct {
 	// Global is the share of storage classes without one of their own, "" if unset.
 	Global v1.Percent `json:"global"`
@@ -62,7 +63,9 @@ func (o Overheads) of(claim *corev1.PersistentVolumeClaim) v1.Percent {
 }
 
 // ReadOverheads reads the importer's configuration, if the cluster has an importer. claim is any claim.
-func ReadOverheads(ctx context.Context, apiReader client.Reader, importer datavolume.Reader, claim client.ObjectKey) (Overheads, error) {
+func ReadOverheads(
+	ctx context.Context, apiReader client.Reader, importer datavolume.Reader, claim client.ObjectKey,
+) (Overheads, error) {
 	if _, err := importer.Get(ctx, claim); errors.Is(err, datavolume.ErrNotInstalled) {
 		return Overheads{}, nil
 	}

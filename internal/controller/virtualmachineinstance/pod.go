@@ -116,9 +116,9 @@ func (s *scope) createPod(ctx context.Context) error {
 	return nil
 }
 
-// refuseSecondPod fails while this VMI has an unfinished launcher Pod of another name than the one to be created: two guests
-// would write to the same disks. The end of that Pod triggers another reconciliation. The API server refuses a second Pod of
-// the same name.
+// refuseSecondPod fails while this VMI has an unfinished launcher Pod of another name than the one to be created: two
+// guests would write to the same disks. The end of that Pod triggers another reconciliation. The API server refuses a
+// second Pod of the same name.
 func (s *scope) refuseSecondPod(ctx context.Context, name string) error {
 	pods, err := s.listPods(ctx)
 	if err != nil {
@@ -132,8 +132,8 @@ func (s *scope) refuseSecondPod(ctx context.Context, name string) error {
 	return nil
 }
 
-// findPod reads the Pod that exists although the cache does not have it: the cache is older than our own creation, or the
-// name is taken.
+// findPod reads the Pod that exists although the cache does not have it: the cache is older than our own creation, or
+// the name is taken.
 func (s *scope) findPod(ctx context.Context, wanted *corev1.Pod) error {
 	pod := &corev1.Pod{}
 	key := client.ObjectKeyFromObject(wanted)
@@ -170,10 +170,12 @@ func (s *scope) adoptPod(ctx context.Context) error {
 	return err
 }
 
-// adopt restores the owner reference of a launcher Pod of this VMI, which is lost when the VMI is restored from a backup.
+// adopt restores the owner reference of a launcher Pod of this VMI, which is lost when the VMI is restored from a
+// backup.
 func (s *scope) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	adopted, err := optimistic.Patch(ctx, s.client, pod, func(pod *corev1.Pod) {
-		pod.OwnerReferences = append(pod.OwnerReferences, *metav1.NewControllerRef(s.vmi, v1.VirtualMachineInstanceGroupVersionKind))
+		pod.OwnerReferences = append(pod.OwnerReferences,
+			*metav1.NewControllerRef(s.vmi, v1.VirtualMachineInstanceGroupVersionKind))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("adopt Pod %s/%s: %w", pod.Namespace, pod.Name, err)

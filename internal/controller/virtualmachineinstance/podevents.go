@@ -27,8 +27,8 @@ import (
 // name.
 const podEventIndex = "involvedObject.uid"
 
-// startFailures are the reasons of events that report why a Pod gets no sandbox: a volume, such as a Secret that does not
-// exist, cannot be mounted, or the network cannot be set up. The status of the Pod has only ContainerCreating then.
+// startFailures are the reasons of events that report why a Pod gets no sandbox: a volume, such as a Secret that does
+// not exist, cannot be mounted, or the network cannot be set up. The status of the Pod has only ContainerCreating then.
 // Source: kubernetes pkg/kubelet/events/event.go; the attach controller uses FailedAttachVolume as well.
 var startFailures = map[string]bool{
 	"FailedMount":            true,
@@ -38,9 +38,9 @@ var startFailures = map[string]bool{
 	"NetworkNotReady":        true,
 }
 
-// alternation is the time within which failures of a Pod count as the same one. The kubelet retries each volume within about
-// two minutes, and the message about a sandbox has another name each time: without this the status would be written with
-// every attempt.
+// alternation is the time within which failures of a Pod count as the same one. The kubelet retries each volume within
+// about two minutes, and the message about a sandbox has another name each time: without this the status would be
+// written with every attempt.
 const alternation = 3 * time.Minute
 
 // IsStartFailure reports whether an event has the reason why a launcher Pod or an attachment Pod cannot start.
@@ -64,14 +64,16 @@ func (s *scope) readPodEvents(ctx context.Context) error {
 		s.requeueAfter = outcome.Sooner(s.requeueAfter, wait)
 		return nil
 	}
-	s.problem = startProblem(s.pod, failures, vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized))
+	s.problem = startProblem(s.pod, failures,
+		vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized))
 	return nil
 }
 
 // startFailures returns the events that have the reason why a Pod does not start.
 func (s *scope) startFailures(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
 	list := &corev1.EventList{}
-	err := s.client.List(ctx, list, client.InNamespace(pod.Namespace), client.MatchingFields{podEventIndex: string(pod.UID)})
+	err := s.client.List(ctx, list, client.InNamespace(pod.Namespace),
+		client.MatchingFields{podEventIndex: string(pod.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("list events of Pod %s: %w", pod.Name, err)
 	}
@@ -81,7 +83,8 @@ func (s *scope) startFailures(ctx context.Context, pod *corev1.Pod) ([]corev1.Ev
 // startsOnNode reports whether a kubelet prepares the Pod and has not set up its sandbox: volumes are mounted and the
 // network is set up before. Events report failures only; success is in the condition PodReadyToStartContainers.
 func startsOnNode(pod *corev1.Pod) bool {
-	if pod == nil || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podstate.Running(pod) || podstate.Finished(pod) {
+	if pod == nil || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podstate.Running(pod) ||
+		podstate.Finished(pod) {
 		return false
 	}
 	sandbox := podstate.Condition(pod, corev1.PodReadyToStartContainers)
@@ -99,7 +102,8 @@ func startProblem(pod *corev1.Pod, failures []corev1.Event, reported *v1.Virtual
 			break
 		}
 		known := startProblemOf(pod, &failures[i])
-		if reported != nil && reported.Reason == known.reason && reported.Message == known.message && known.reason == latest.reason {
+		if reported != nil && reported.Reason == known.reason && reported.Message == known.message &&
+			known.reason == latest.reason {
 			return known
 		}
 	}

@@ -25,16 +25,16 @@ import (
 // ReasonPodRefused is the reason if a kubelet refuses the launcher Pod without one.
 const ReasonPodRefused = "PodRefused"
 
-// Limits of the pause between a Pod that a kubelet refused and the next one. The least is about what a device plugin needs
-// to register again; the greatest suits a node that will go on refusing.
+// Limits of the pause between a Pod that a kubelet refused and the next one. The least is about what a device plugin
+// needs to register again; the greatest suits a node that will go on refusing.
 const (
 	firstPause = 2 * time.Second
 	lastPause  = time.Minute
 )
 
-// refused reports whether the launcher Pod of a VMI that prepares failed before any of its containers ran. Another Pod may
-// start: a device plugin was not registered for a moment, the node had less room than the scheduler assumed, or was about to
-// shut down.
+// refused reports whether the launcher Pod of a VMI that prepares failed before any of its containers ran. Another Pod
+// may start: a device plugin was not registered for a moment, the node had less room than the scheduler assumed, or was
+// about to shut down.
 //
 // A Pod that is deleted while the phase is Scheduling is not refused: as in KubeVirt, that ends the VMI.
 func (o *observed) refused() bool {
@@ -51,14 +51,17 @@ func unused(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || podstate.Condition(pod, v1.VirtualMachineUnpaused) != nil {
 		return false
 	}
-	containers := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
+	containers := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses,
+		pod.Status.EphemeralContainerStatuses)
 	return !slices.ContainsFunc(containers, func(c corev1.ContainerStatus) bool {
-		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
+		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil ||
+			c.RestartCount > 0
 	})
 }
 
-// retryAt is when a refused Pod is replaced. created is when it was created, since when the VMI's first Pod was, zero if
-// this is the first. The pause is as long as the attempts before this Pod took, so that it doubles without a counter.
+// retryAt is when a refused Pod is replaced. created is when it was created, since when the VMI's first Pod was, zero
+// if this is the first. The pause is as long as the attempts before this Pod took, so that it doubles without a
+// counter.
 func retryAt(created, since time.Time) time.Time {
 	if since.IsZero() {
 		return created.Add(firstPause)
@@ -66,8 +69,8 @@ func retryAt(created, since time.Time) time.Time {
 	return created.Add(min(max(created.Sub(since), firstPause), lastPause))
 }
 
-// removeRefused deletes the refused Pod, whose name the next one needs, and reports whether the next one can be created. It
-// does so only when the status no longer has a Pod: otherwise, if this process stopped before the next Pod,
+// removeRefused deletes the refused Pod, whose name the next one needs, and reports whether the next one can be
+// created. It does so only when the status no longer has a Pod: otherwise, if this process stopped before the next Pod,
 // the absence would end the VMI.
 func (s *scope) removeRefused(ctx context.Context) (bool, error) {
 	if s.problem != nil || s.final != nil || s.importing {
@@ -92,7 +95,8 @@ func (s *scope) removeRefused(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("delete launcher Pod %s, which was refused: %w", s.pod.Name, err)
 	default:
-		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted virtual machine pod %s, which never ran", s.pod.Name)
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete,
+			"Deleted virtual machine pod %s, which never ran", s.pod.Name)
 	}
 	s.pod, s.problem = nil, nil
 	return true, nil

@@ -53,7 +53,8 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 
 		w.advance(pause)
 		w.Step(vmi)
-		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
+		Expect(w.events.Take()).To(
+			ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
 		Expect(ExpectExists(PodOf(vmi)).UID).NotTo(Equal(first.UID))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstanceSynchronized))

@@ -24,7 +24,8 @@ func TestUnusedPod(t *testing.T) {
 	container := func(change func(*corev1.ContainerStatus)) corev1.PodStatus {
 		return with(refused().Waiting("ContainerCreating", ""), func(s *corev1.PodStatus) { change(&s.ContainerStatuses[0]) })
 	}
-	sidecar := corev1.ContainerStatus{Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	sidecar := corev1.ContainerStatus{Name: "proxy",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
 	for name, tc := range map[string]struct {
 		status corev1.PodStatus
 		want   bool

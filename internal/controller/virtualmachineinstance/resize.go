@@ -39,8 +39,8 @@ type resizing struct {
 // guestTakes is the message of the condition HotMemoryChange while only the guest has to act.
 const guestTakes = "The guest has yet to take or return memory, for which it needs the driver virtio_mem"
 
-// resizePod changes the resources of the guest's Pod: before the guest grows, and after it has shrunk. The guest itself is changed by
-// the agent, which reads the annotations of the Pod. docs/adr/0089
+// resizePod changes the resources of the guest's Pod: before the guest grows, and after it has shrunk. The guest itself
+// is changed by the agent, which reads the annotations of the Pod. docs/adr/0089
 func (s *scope) resizePod(ctx context.Context) error {
 	desired := resize.Desired(s.vmi)
 	current, known := resize.Current(s.vmi)
@@ -99,7 +99,8 @@ func (o *observed) whyNotMigrated() string {
 	}
 }
 
-// podRefusal is the API server's refusal of new resources: for now, as by a quota, or always. Both are "" if there is none.
+// podRefusal is the API server's refusal of new resources: for now, as by a quota, or always. Both are "" if there is
+// none.
 type podRefusal struct{ now, always string }
 
 // patchResources gives the launcher's container the resources for a guest of another size.
@@ -113,11 +114,13 @@ func (s *scope) patchResources(ctx context.Context, from, to resize.Size) (podRe
 	if compute == nil {
 		return podRefusal{always: "it has no container for the launcher"}, nil
 	}
-	compute.Resources = resize.ResizedResources(compute.Resources, podspec.Resources(resize.With(s.vmi, to), config), from, to)
+	compute.Resources = resize.ResizedResources(compute.Resources, podspec.Resources(resize.With(s.vmi, to), config), from,
+		to)
 	if equality.Semantic.DeepEqual(podstate.ComputeContainer(s.pod).Resources, compute.Resources) {
 		return podRefusal{}, nil
 	}
-	err := s.client.SubResource("resize").Patch(ctx, changed, client.StrategicMergeFrom(s.pod, client.MergeFromWithOptimisticLock{}))
+	err := s.client.SubResource("resize").Patch(ctx, changed,
+		client.StrategicMergeFrom(s.pod, client.MergeFromWithOptimisticLock{}))
 	if err == nil {
 		s.pod = changed
 		return podRefusal{}, nil
@@ -125,8 +128,8 @@ func (s *scope) patchResources(ctx context.Context, from, to resize.Size) (podRe
 	return refusalOf(err, s.pod)
 }
 
-// tooLargeForNode is part of the API server's message if the whole node has fewer resources than the Pod would need. The status of the
-// response is that of an exceeded quota. Source: plugin/pkg/admission/podresize of Kubernetes 1.37.
+// tooLargeForNode is part of the API server's message if the whole node has fewer resources than the Pod would need.
+// The status of the response is that of an exceeded quota. Source: plugin/pkg/admission/podresize of Kubernetes 1.37.
 const tooLargeForNode = "node didn't have enough allocatable resources"
 
 // refusalOf returns the refusal in an error, or the error if it is none.
@@ -159,8 +162,8 @@ func isAbout(err error, pod *corev1.Pod) bool {
 	return status.Status().Details.Name == pod.Name
 }
 
-// markPod writes the size of the guest that the Pod's resources are for. The agent does not read the annotations before the kubelet
-// has applied the resources.
+// markPod writes the size of the guest that the Pod's resources are for. The agent does not read the annotations before
+// the kubelet has applied the resources.
 func (s *scope) markPod(ctx context.Context, to resize.Size) error {
 	overhead := podspec.MemoryOverhead(resize.With(s.vmi, to), s.podConfig)
 	marked, err := optimistic.Patch(ctx, s.client, s.pod, func(pod *corev1.Pod) {

@@ -29,7 +29,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		// The API server checks which features the kubelet of the Pod's node has.
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 		Expect(K8sClient.Create(ctx, host)).To(Succeed())
-		host.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi")}
+		host.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"),
+			corev1.ResourceMemory: resource.MustParse("16Gi")}
 		Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
 		DeferCleanup(func() { Expect(K8sClient.Delete(ctx, host)).To(Succeed()) })
 	})
@@ -57,7 +58,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		ReportAsAgent(ExpectExists(vmi), Resized(sockets, memory))
 	}
 	// kubelet reports a state of the resize, or none.
-	kubelet := func(vmi *v1.VirtualMachineInstance, kind corev1.PodConditionType, reason, message string, since time.Time) {
+	kubelet := func(vmi *v1.VirtualMachineInstance, kind corev1.PodConditionType, reason, message string,
+		since time.Time) {
 		GinkgoHelper()
 		status := builder.MakePodStatus().Running().Obj()
 		pod := ExpectExists(PodOf(vmi))
@@ -68,7 +70,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		}
 		if kind != "" {
 			status.Conditions = append(status.Conditions, corev1.PodCondition{
-				Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(since),
+				Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+				LastTransitionTime: metav1.NewTime(since),
 			})
 		}
 		status.QOSClass = pod.Status.QOSClass
@@ -85,7 +88,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 	It("resizes its Pod in place before the guest grows, and after it has shrunk", func() {
 		vmi := runs(builder.MakeVMI("vm"))
 		_, before := requests(vmi)
-		Expect(ExpectExists(PodOf(vmi)).Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "1"), HaveKeyWithValue(resize.MemoryAnnotation, "1073741824")))
+		Expect(ExpectExists(PodOf(vmi)).Annotations).To(
+			And(HaveKeyWithValue(resize.SocketsAnnotation, "1"), HaveKeyWithValue(resize.MemoryAnnotation, "1073741824")))
 
 		wants(vmi, 3, "2Gi")
 		// The agent grows the guest to the size in the Pod's annotations: before that, the Pod has to have the resources.
@@ -95,14 +99,17 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		// The page tables for 1 GiB take 2 MiB, and a vCPU 3 MiB.
 		Expect(grown - before).To(BeEquivalentTo(1024 + 2 + 2*3))
 		pod := ExpectExists(PodOf(vmi))
-		Expect(pod.Annotations).To(And(HaveKeyWithValue(resize.SocketsAnnotation, "3"), HaveKeyWithValue(resize.MemoryAnnotation, "2147483648")))
-		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveCondition(memory, corev1.ConditionTrue, "", "")))
+		Expect(pod.Annotations).To(
+			And(HaveKeyWithValue(resize.SocketsAnnotation, "3"), HaveKeyWithValue(resize.MemoryAnnotation, "2147483648")))
+		Expect(ExpectExists(vmi)).To(
+			And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveCondition(memory, corev1.ConditionTrue, "", "")))
 		w.expectQuiet(vmi)
 
 		has(vmi, 3, "1536Mi")
 		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(HaveNoCondition(cpus), HaveCondition(memory, corev1.ConditionTrue, "", "")))
-		ReportAsAgent(ExpectExists(vmi), func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestRequested = ptr.To(resource.MustParse("2Gi")) })
+		ReportAsAgent(ExpectExists(vmi),
+			func(s *v1.VirtualMachineInstanceStatus) { s.Memory.GuestRequested = ptr.To(resource.MustParse("2Gi")) })
 		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(HaveCondition(memory, corev1.ConditionTrue, resize.ReasonGuest, "virtio_mem"))
 		has(vmi, 3, "2Gi")
@@ -128,7 +135,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 			Request(corev1.ResourceMemory, "1Gi").Limit(corev1.ResourceMemory, "1Gi"))
 		Expect(ExpectExists(PodOf(guaranteed)).Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
 		ExpectExists(guaranteed)
-		for _, list := range []corev1.ResourceList{guaranteed.Spec.Domain.Resources.Requests, guaranteed.Spec.Domain.Resources.Limits} {
+		for _, list := range []corev1.ResourceList{guaranteed.Spec.Domain.Resources.Requests,
+			guaranteed.Spec.Domain.Resources.Limits} {
 			list[corev1.ResourceCPU] = resource.MustParse("2")
 		}
 		Expect(K8sClient.Update(ctx, guaranteed)).To(Succeed())
@@ -148,7 +156,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		limited := runs(builder.MakeVMI("b"))
 		wants(limited, 1, "2Gi")
 		w.Step(limited)
-		Expect(ExpectExists(PodOf(limited)).Spec.Containers[0].Resources.Limits.Memory().Value()).To(BeEquivalentTo(3<<30 + 2<<20))
+		Expect(ExpectExists(PodOf(limited)).Spec.Containers[0].Resources.Limits.Memory().Value()).
+			To(BeEquivalentTo(3<<30 + 2<<20))
 
 		By("not exceeding what the namespace allows")
 		has(limited, 1, "2Gi")
@@ -156,7 +165,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		wants(limited, 1, "4Gi")
 		result := w.Step(limited)
 		Expect(result).NotTo(BeZero())
-		Expect(ExpectExists(limited)).To(HaveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
+		Expect(ExpectExists(limited)).To(
+			HaveCondition(memory, corev1.ConditionTrue, resize.ReasonForbidden, "maximum memory usage per Container is 4Gi"))
 		Expect(ExpectExists(PodOf(limited)).Annotations).To(HaveKeyWithValue(resize.MemoryAnnotation, "2147483648"))
 		reported := limited.ResourceVersion
 		Expect(w.Step(limited)).NotTo(BeZero(), "it is tried again")
@@ -179,15 +189,18 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu", since)
 		result := w.Step(vmi)
 		Expect(result.RequeueAfter).To(BeNumerically("~", resize.Patience, 2*time.Second))
-		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonDeferred, "Node didn't have enough resource: cpu"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonDeferred, "Node didn't have enough resource: cpu"))
 		w.ExpectSteady(vmi)
 
 		By("giving up after some time, because it cannot migrate")
-		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, "DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
+		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
+			"DisksNotLiveMigratable", "cannot migrate VMI: its disk is local"))
 		w.advance(resize.Patience + time.Second)
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
-			HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+		Expect(ExpectExists(vmi)).To(
+			And(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "its disk is local"),
+				HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
 
 		wants(vmi, 1, "1Gi")
 		w.Step(vmi)
@@ -207,18 +220,21 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		ReportAsAgent(vmi, WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		wants(vmi, 2, "1Gi")
 		w.Step(vmi)
-		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu", w.clock.Now())
+		kubelet(vmi, corev1.PodResizePending, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu",
+			w.clock.Now())
 		w.Step(vmi)
 		Expect(ExpectExists(vmi)).To(And(
 			HaveCondition(cpus, corev1.ConditionTrue, resize.ReasonMigration, "Node didn't have enough capacity: cpu"),
-			HaveCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate", "Node didn't have enough capacity: cpu"),
+			HaveCondition(v1.VirtualMachineInstanceMigrationRequired, corev1.ConditionTrue, "AutoMigrationDueToLiveUpdate",
+				"Node didn't have enough capacity: cpu"),
 		))
 		w.expectQuiet(vmi)
 
 		By("not needing it any more")
 		kubelet(vmi, "", "", "", w.clock.Now())
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
+		Expect(ExpectExists(vmi)).To(
+			And(HaveCondition(cpus, corev1.ConditionTrue, "", ""), HaveNoCondition(v1.VirtualMachineInstanceMigrationRequired)))
 	})
 
 	It("needs another node if the whole node is too small", func() {
@@ -227,11 +243,13 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 		Expect(K8sClient.Status().Update(ctx, host)).To(Succeed())
 		wants(vmi, 2, "1Gi")
 		w.Step(vmi)
-		Expect(ExpectExists(vmi)).To(HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(cpus, corev1.ConditionFalse, resize.ReasonRestart, "enough allocatable resources: cpu"))
 	})
 
 	It("does not resize Pods whose CPUs are dedicated", func() {
-		vmi := runs(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: true} }))
+		vmi := runs(builder.MakeVMI("vm").With(
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: true} }))
 		before := ExpectExists(PodOf(vmi)).ResourceVersion
 		wants(vmi, 2, "1Gi")
 		w.Step(vmi)
@@ -242,7 +260,8 @@ var _ = Describe("VMI with other CPUs or memory", func() {
 
 	It("leaves the Pods of a guest that migrates as they are", func() {
 		vmi := runs(builder.MakeVMI("vm"))
-		ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "node-1"}
+		ExpectExists(vmi).Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m",
+			SourceNode: "node-1"}
 		ExpectStatus(vmi)
 		wants(vmi, 2, "1Gi")
 		w.Step(vmi)

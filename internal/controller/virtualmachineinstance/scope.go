@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineinstance reconciles VMIs: it creates the launcher Pod of a VMI, assigns the running Pod to the node's
-// agent and, when the Pod has finished, ends the VMI. runPhases has the phases of a reconciliation in their order.
+// Package virtualmachineinstance reconciles VMIs: it creates the launcher Pod of a VMI, assigns the running Pod to the
+// node's agent and, when the Pod has finished, ends the VMI. runPhases has the phases of a reconciliation in their
+// order.
 package virtualmachineinstance
 
 import (
@@ -38,8 +39,8 @@ type scope struct {
 
 // inputs is what a reconciliation works with. No phase changes it.
 type inputs struct {
-	// client reads from the cache and writes to the API server. apiReader reads from the API server: it serves decisions for
-	// which a stale cache is not good enough.
+	// client reads from the cache and writes to the API server. apiReader reads from the API server: it serves decisions
+	// for which a stale cache is not good enough.
 	client    client.Client
 	apiReader client.Reader
 	// recorder records events; call it after the write that the event is about.
@@ -74,8 +75,8 @@ type observed struct {
 	otherPod *corev1.Pod
 	// migrating reports whether the VMI has a migration, which may have finished.
 	migrating bool
-	// podConfig is what launcher Pods are rendered from besides the VMI. It comes from the cluster's configuration; phases add
-	// what they read about claims, networks and quotas.
+	// podConfig is what launcher Pods are rendered from besides the VMI. It comes from the cluster's configuration; phases
+	// add what they read about claims, networks and quotas.
 	podConfig podspec.Config
 	// claims are the existing claims by the name of their volume: those for the launcher Pod while the VMI prepares, and
 	// those whose size the status reports while the guest runs.
@@ -84,8 +85,8 @@ type observed struct {
 	overheads Overheads
 	// dataVolumes are those behind the VMI's volumes, read with the claims.
 	dataVolumes []*cdi.DataVolume
-	// importing reports whether a DataVolume is not filled yet, waitsForConsumer whether one is filled only once a Pod uses
-	// it, noDataVolumes whether the cluster does not have the kind.
+	// importing reports whether a DataVolume is not filled yet, waitsForConsumer whether one is filled only once a Pod
+	// uses it, noDataVolumes whether the cluster does not have the kind.
 	importing, waitsForConsumer, noDataVolumes bool
 	// attachments are the VMI's attachment Pods, by name, plugs its hotplugged volumes, sorted by name.
 	attachments map[string]*corev1.Pod
@@ -94,7 +95,8 @@ type observed struct {
 	plugsOf types.UID
 	// stateClaim is the claim with the state of TPM and EFI, or nil.
 	stateClaim *corev1.PersistentVolumeClaim
-	// unusedStates are claims without an owner whose label names the VM, beside stateClaim. They are read before the Pod is created.
+	// unusedStates are claims without an owner whose label names the VM, beside stateClaim. They are read before the Pod
+	// is created.
 	unusedStates []*metav1.PartialObjectMetadata
 	// silence is set if the agent of a live VMI's node does not respond.
 	silence *silence
@@ -110,7 +112,8 @@ type result struct {
 	migrationActions []protocol.Action
 	// abortMigration requests that the migration be aborted.
 	abortMigration bool
-	// assigned reports whether writeStatus assigns the Pod to its node's agent. The labels and the Pod are written already.
+	// assigned reports whether writeStatus assigns the Pod to its node's agent. The labels and the Pod are written
+	// already.
 	assigned bool
 	// tracking is whether the changed blocks of a VMI that is assigned are tracked: Initializing, Disabled or undefined.
 	tracking v1.ChangedBlockTrackingState
@@ -212,8 +215,9 @@ func (s *scope) load(ctx context.Context) error {
 	return s.loadOtherPod(ctx)
 }
 
-// loadPod reads the launcher Pod. If the cache does not have the Pod and its absence would end the VMI or remove the finalizer,
-// it reads the API server: with a stale cache, a running guest would be stopped, or a second one started on the same disks.
+// loadPod reads the launcher Pod. If the cache does not have the Pod and its absence would end the VMI or remove the
+// finalizer, it reads the API server: with a stale cache, a running guest would be stopped, or a second one started on
+// the same disks.
 func (s *scope) loadPod(ctx context.Context) error {
 	key := client.ObjectKey{Namespace: s.vmi.Namespace, Name: podspec.OwnPodName(s.vmi)}
 	for _, reader := range []client.Reader{s.client, s.apiReader} {

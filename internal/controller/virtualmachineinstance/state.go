@@ -29,7 +29,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reasons of events and of the condition Synchronized about the state claim, which has the state of TPM and EFI. KubeVirt's names.
+// Reasons of events and of the condition Synchronized about the state claim, which has the state of TPM and EFI.
+// KubeVirt's names.
 const (
 	ReasonStateCreateFailed = "FailedBackendStorageCreate"
 	ReasonStateNotReady     = "BackendStorageNotReady"
@@ -51,12 +52,13 @@ const (
 var (
 	// errForeignClaim is the problem of a claim with the name of the state claim.
 	errForeignClaim = errors.New("belongs to another owner: delete it, or give the VirtualMachine another name")
-	// errTwoStates is possible if a VMI was removed by force before settleStateClaims, or if claims were restored or copied.
+	// errTwoStates is possible if a VMI was removed by force before settleStateClaims, or if claims were restored or
+	// copied.
 	errTwoStates = errors.New("both have the persistent state of this VM: delete the one that you do not need")
 )
 
-// ensureStateClaim finds the state claim, and creates it before the Pod that needs it. The claim outlives the VMI: the VM
-// owns it.
+// ensureStateClaim finds the state claim, and creates it before the Pod that needs it. The claim outlives the VMI: the
+// VM owns it.
 func (s *scope) ensureStateClaim(ctx context.Context) error {
 	if !s.preparing() || !s.vmi.Spec.HasPersistentState() {
 		return nil
@@ -96,8 +98,8 @@ func (s *scope) readStateClaimOfPod(ctx context.Context) error {
 	return s.adoptStateClaim(ctx)
 }
 
-// adoptStateClaim makes the VM the owner of the claim that its Pod uses if the claim has no owner, as after a restore by
-// another tool. Otherwise it would outlive the VM, and a later VM of the name would get this one's TPM.
+// adoptStateClaim makes the VM the owner of the claim that its Pod uses if the claim has no owner, as after a restore
+// by another tool. Otherwise it would outlive the VM, and a later VM of the name would get this one's TPM.
 func (s *scope) adoptStateClaim(ctx context.Context) error {
 	owner := vmistatus.VMOf(s.vmi)
 	if owner == nil || !isAbandoned(s.stateClaim, s.vmi) {
@@ -117,16 +119,16 @@ func (s *scope) adoptStateClaim(ctx context.Context) error {
 	return nil
 }
 
-// isAbandoned reports whether a claim has the state of this VM and has no owner. One that a VirtualMachineRestore has left
-// without an owner does not: its volumeOwnershipPolicy is None.
+// isAbandoned reports whether a claim has the state of this VM and has no owner. One that a VirtualMachineRestore has
+// left without an owner does not: its volumeOwnershipPolicy is None.
 func isAbandoned(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInstance) bool {
 	return hasState(claim, vmi) && len(claim.OwnerReferences) == 0 && claim.DeletionTimestamp == nil &&
 		claim.Annotations[snapshot.RestoreNameAnnotation] == ""
 }
 
-// findStateClaim returns the claim whose label has this VM's name, or nil: the VM's own, or else one without an owner, as after
-// a restore; one of an earlier VM of the name is about to be deleted with it. It reads from the API server: the cache may lack
-// a restored claim, and may have the one from before a migration.
+// findStateClaim returns the claim whose label has this VM's name, or nil: the VM's own, or else one without an owner,
+// as after a restore; one of an earlier VM of the name is about to be deleted with it. It reads from the API server:
+// the cache may lack a restored claim, and may have the one from before a migration.
 func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	var owned, ownerless []*metav1.PartialObjectMetadata
 	err := kit.EachMetadata(ctx, s.apiReader, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), s.vmi.Namespace,
@@ -163,7 +165,9 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 const maxNamed = 10
 
 // appendNamed appends what describeStateClaim needs of a claim.
-func appendNamed(claims []*metav1.PartialObjectMetadata, claim *metav1.PartialObjectMetadata) []*metav1.PartialObjectMetadata {
+func appendNamed(
+	claims []*metav1.PartialObjectMetadata, claim *metav1.PartialObjectMetadata,
+) []*metav1.PartialObjectMetadata {
 	if len(claims) == maxNamed {
 		return claims
 	}
@@ -172,12 +176,14 @@ func appendNamed(claims []*metav1.PartialObjectMetadata, claim *metav1.PartialOb
 	}})
 }
 
-// warnOfUnusedState reports that a claim without an owner is not used because the VM has one of its own: a backup tool may have
-// restored it after the VM had started with an empty state.
+// warnOfUnusedState reports that a claim without an owner is not used because the VM has one of its own: a backup tool
+// may have restored it after the VM had started with an empty state.
 func (s *scope) warnOfUnusedState() {
 	for _, claim := range s.unusedStates {
-		s.event(corev1.EventTypeWarning, ReasonStateUnused, actionCreateState, "PersistentVolumeClaim %s with persistent state of this VM is not "+
-			"used, because the VM has %s: delete the one that you do not need while the VM is stopped", describeStateClaim(claim),
+		s.event(corev1.EventTypeWarning, ReasonStateUnused, actionCreateState,
+			"PersistentVolumeClaim %s with persistent state of this VM is not "+
+				"used, because the VM has %s: delete the one that you do not need while the VM is stopped",
+			describeStateClaim(claim),
 			describeStateClaim(s.stateClaim))
 	}
 }
@@ -195,8 +201,9 @@ func StateOwner(vmi *v1.VirtualMachineInstance) metav1.OwnerReference {
 	return *metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)
 }
 
-// StateName is the name of the claim that is created for a VMI, by the UID of its owner or of a migration. It is a function
-// of these, so that a stale cache cannot lead to a second claim, and a VM never gets the claim of an earlier VM of its name.
+// StateName is the name of the claim that is created for a VMI, by the UID of its owner or of a migration. It is a
+// function of these, so that a stale cache cannot lead to a second claim, and a VM never gets the claim of an earlier
+// VM of its name.
 func StateName(vmi *v1.VirtualMachineInstance, of types.UID) string {
 	sum := sha256.Sum256([]byte(of))
 	const suffix = 5 // characters, as many as generateName adds
@@ -222,7 +229,8 @@ func (s *scope) createStateClaim(ctx context.Context) (*corev1.PersistentVolumeC
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.vmi.Namespace, Name: StateName(s.vmi, owner.UID),
-			Labels:          map[string]string{v1.PersistentStateLabel: podspec.LabelValue(s.vmi.Name), applyStorageProfile: "true"},
+			Labels: map[string]string{v1.PersistentStateLabel: podspec.LabelValue(s.vmi.Name),
+				applyStorageProfile: "true"},
 			OwnerReferences: []metav1.OwnerReference{owner},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -278,7 +286,8 @@ func (s *scope) awaitStateClaim(ctx context.Context) error {
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("get StorageClass %s: %w", name, err)
-	case err == nil && ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer:
+	case err == nil && ptr.Deref(class.VolumeBindingMode,
+		storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer:
 		return nil
 	case err == nil || name == "":
 		s.stateClaimNotReady("is not bound yet, waiting for it")

@@ -151,10 +151,11 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Entry("because its VM is gone", func(*corev1.PersistentVolumeClaim) {}, func(vm *v1.VirtualMachine) {
 			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
 		}),
-		Entry("because its VM is another one of the name", func(*corev1.PersistentVolumeClaim) {}, func(vm *v1.VirtualMachine) {
-			Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
-			ExpectCreated(builder.MakeVM("vm").Namespace(w.ns).Template(PersistentVMI()).Obj())
-		}),
+		Entry("because its VM is another one of the name", func(*corev1.PersistentVolumeClaim) {},
+			func(vm *v1.VirtualMachine) {
+				Expect(K8sClient.Delete(ctx, vm)).To(Succeed())
+				ExpectCreated(builder.MakeVM("vm").Namespace(w.ns).Template(PersistentVMI()).Obj())
+			}),
 	)
 
 	It("uses a restored claim without changing it if it has no VM", func() {
@@ -193,8 +194,9 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		vmi = w.create(PersistentVMI().OwnedBy(vm))
 		w.Step(vmi)
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(own.Name))
-		Expect(w.events.Take()).To(ContainElement(And(HavePrefix("Warning BackendStorageUnused: PersistentVolumeClaim a-backup (created "),
-			ContainSubstring("because the VM has "+own.Name))))
+		Expect(w.events.Take()).To(
+			ContainElement(And(HavePrefix("Warning BackendStorageUnused: PersistentVolumeClaim a-backup (created "),
+				ContainSubstring("because the VM has "+own.Name))))
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
 	})
@@ -242,7 +244,8 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 			"FailedBackendStorageCreate", "no StorageClass configured-"+w.ns))
 		ExpectGone(PodOf(vmi))
 
-		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer,
+			func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
 		w.Step(vmi)
 		Expect(StateClaimOf(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 		ExpectExists(PodOf(vmi))
@@ -293,8 +296,9 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	},
 		Entry("because of a quota", apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x",
 			errors.New("exceeded quota: compute, requested: persistentvolumeclaims=1")), "exceeded quota"),
-		Entry("because it is invalid", apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind(), "x",
-			field.ErrorList{field.Forbidden(field.NewPath("spec"), "a webhook")}), "a webhook"),
+		Entry("because it is invalid",
+			apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind(), "x",
+				field.ErrorList{field.Forbidden(field.NewPath("spec"), "a webhook")}), "a webhook"),
 	)
 
 	It("is for VMs with names that are longer than a label", func() {
@@ -311,7 +315,8 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(K8sClient.List(ctx, claims, client.InNamespace(w.ns))).To(Succeed())
 		Expect(claims.Items).To(HaveLen(1))
 		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(claims.Items[0].Name))
-		Expect(w.UsersOfClaim(ctx, &claims.Items[0])).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+		Expect(w.UsersOfClaim(ctx, &claims.Items[0])).To(
+			ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		w.removeVMI(vmi)
 		vmi = w.create(named())
@@ -355,7 +360,9 @@ func (w *world) ofVM() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 }
 
 // restoredState creates a claim with the label of the VM's state and without an owner, as a backup tool does.
-func (w *world) restoredState(name string, changes ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+func (w *world) restoredState(
+	name string, changes ...func(*corev1.PersistentVolumeClaim),
+) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	claim := builder.MakePVC(name).Namespace(w.ns).Bound("10Mi").Obj()
 	claim.Labels = map[string]string{"persistent-state-for": "vm"}

@@ -32,8 +32,8 @@ const (
 // storageProfile is the kind in which the importer describes the storage class of the same name.
 var storageProfile = schema.GroupVersionKind{Group: "cdi.kubevirt.io", Version: "v1beta1", Kind: "StorageProfile"}
 
-// stateClass returns the configured storage class or the cluster's default. If there is none it sets the problem and returns
-// nil.
+// stateClass returns the configured storage class or the cluster's default. If there is none it sets the problem and
+// returns nil.
 func (s *scope) stateClass(ctx context.Context) (*storagev1.StorageClass, error) {
 	if name := s.config.VMStateStorageClass; name != "" {
 		class := &storagev1.StorageClass{}
@@ -81,14 +81,15 @@ func defaultOf(classes []storagev1.StorageClass) *storagev1.StorageClass {
 	return nil
 }
 
-// stateAccess returns ReadWriteMany if the importer knows that file systems of the class can be shared, so that the VM can
-// be migrated with its state. Otherwise it returns ReadWriteOnce, which every storage supports.
+// stateAccess returns ReadWriteMany if the importer knows that file systems of the class can be shared, so that the VM
+// can be migrated with its state. Otherwise it returns ReadWriteOnce, which every storage supports.
 func (s *scope) stateAccess(ctx context.Context, class string) ([]corev1.PersistentVolumeAccessMode, error) {
 	profile := &unstructured.Unstructured{}
 	profile.SetGroupVersionKind(storageProfile)
 	err := s.apiReader.Get(ctx, client.ObjectKey{Name: class}, profile)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, nil // There is no importer, or it does not know the class.
+		// There is no importer, or it does not know the class.
+		return []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get StorageProfile %s: %w", class, err)

@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// patience is the age of a launcher Pod at which the phase Scheduling gets a write of its own. A VMI that starts faster goes
-// from Pending to Scheduled at once.
+// patience is the age of a launcher Pod at which the phase Scheduling gets a write of its own. A VMI that starts faster
+// goes from Pending to Scheduled at once.
 const patience = 3 * time.Second
 
 // writeStatus writes the status if the phases changed it, and then records the events that follow from the change.
@@ -45,8 +45,8 @@ func (s *scope) writeStatus(ctx context.Context) error {
 	return nil
 }
 
-// findPodProblem sets the problem that keeps the launcher Pod of a preparing VMI from running. Without a problem, a Pod that was
-// just created is not worth a write: it is reported later, if it does not run by then.
+// findPodProblem sets the problem that keeps the launcher Pod of a preparing VMI from running. Without a problem, a Pod
+// that was just created is not worth a write: it is reported later, if it does not run by then.
 func (s *scope) findPodProblem() {
 	if s.pod == nil || s.problem != nil {
 		return
@@ -91,8 +91,8 @@ func (s *scope) recordStatusEvents(before *v1.VirtualMachineInstanceStatus) {
 	}
 }
 
-// recordEndEvents records the events about the end, in KubeVirt's order and with its messages. Those about a guest are the
-// agent's in KubeVirt; virt-controller, which observes the end here, records them with the agent as their source.
+// recordEndEvents records the events about the end, in KubeVirt's order and with its messages. Those about a guest are
+// the agent's in KubeVirt; virt-controller, which observes the end here, records them with the agent as their source.
 func (s *scope) recordEndEvents(before *v1.VirtualMachineInstanceStatus) {
 	kind, ended := corev1.EventTypeNormal, "The VirtualMachineInstance was shut down."
 	if s.final.phase == v1.Failed {
@@ -114,7 +114,8 @@ func (s *scope) recordEndEvents(before *v1.VirtualMachineInstanceStatus) {
 	record(kind, v1.Stopped.String(), actionEnd, "%s %s: %s", ended, s.final.reason, s.final.message)
 }
 
-// computeStatus brings a status up to date with what the reconciliation observed and decided, neither of which it changes.
+// computeStatus brings a status up to date with what the reconciliation observed and decided, neither of which it
+// changes.
 func computeStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	switch {
 	case vmistatus.StageOf(status.Phase) == vmistatus.Ended:
@@ -202,8 +203,8 @@ func setPreparing(o *observed, r *result, status *v1.VirtualMachineInstanceStatu
 	setProblem(o, r, status)
 }
 
-// setRevision sets the name of the ControllerRevision with the VM's spec that the VMI was made from. The VM's reconciler sets the
-// annotation with the generation, and changes it only once the status has the name.
+// setRevision sets the name of the ControllerRevision with the VM's spec that the VMI was made from. The VM's
+// reconciler sets the annotation with the generation, and changes it only once the status has the name.
 func setRevision(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	owner := vmistatus.VMOf(o.vmi)
 	if status.VirtualMachineRevisionName != "" || owner == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// decideTracking decides whether the changed blocks of a guest that is assigned to its agent are tracked. It does not change after that:
-// the agent has then laid overlays over the disks, or has not. docs/adr/0090
+// decideTracking decides whether the changed blocks of a guest that is assigned to its agent are tracked. It does not
+// change after that: the agent has then laid overlays over the disks, or has not. docs/adr/0090
 func (s *scope) decideTracking(ctx context.Context) error {
 	owner := vmistatus.VMOf(s.vmi)
 	if !s.config.IsEnabled(clusterconfig.GateIncrementalBackup) || owner == nil {
@@ -46,7 +46,8 @@ func setTracking(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	}
 	want := backup.Disks(&o.vmi.Spec)
 	state := v1.ChangedBlockTrackingInitializing
-	if len(want) > 0 && !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(status.TrackedVolumes, name) }) {
+	if len(want) > 0 && !slices.ContainsFunc(want,
+		func(name string) bool { return !slices.Contains(status.TrackedVolumes, name) }) {
 		state = v1.ChangedBlockTrackingEnabled
 	}
 	changed := *status.ChangedBlockTracking

@@ -11,7 +11,8 @@ import (
 
 // TestSetTracking checks that tracking is reported as enabled exactly if the next backups can be incremental ones.
 func TestSetTracking(t *testing.T) {
-	cd, plugged := v1.DiskDevice{CDRom: &v1.CDRomTarget{}}, v1.VolumeStatus{Name: "data", HotplugVolume: &v1.HotplugVolumeStatus{}}
+	cd, plugged := v1.DiskDevice{CDRom: &v1.CDRomTarget{}},
+		v1.VolumeStatus{Name: "data", HotplugVolume: &v1.HotplugVolumeStatus{}}
 	for name, tc := range map[string]struct {
 		device   v1.DiskDevice
 		statuses []v1.VolumeStatus
@@ -26,7 +27,8 @@ func TestSetTracking(t *testing.T) {
 	} {
 		vmi := &v1.VirtualMachineInstance{}
 		for _, volume := range []string{"root", "data"} {
-			vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: volume, VolumeSource: v1.VolumeSource{HostDisk: &v1.HostDisk{}}})
+			vmi.Spec.Volumes = append(vmi.Spec.Volumes,
+				v1.Volume{Name: volume, VolumeSource: v1.VolumeSource{HostDisk: &v1.HostDisk{}}})
 		}
 		vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "root"}, {Name: "data", DiskDevice: tc.device}}
 		vmi.Status.VolumeStatus, vmi.Status.TrackedVolumes = tc.statuses, tc.tracked

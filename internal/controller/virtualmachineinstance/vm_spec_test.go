@@ -31,7 +31,8 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 	It("copies the labels and annotations that virt-controller's flags select to the Pod, except those that belong to the Pod", func() {
 		config := w.Config.(FixedConfig)
 		config.LiveMetadata = podspec.LiveMetadata{
-			Annotations: []string{"acme.example/*", "kubevirt.io/domain"}, Labels: []string{"tier", v1.AppLabel, v1.CreatedByLabel},
+			Annotations: []string{"acme.example/*", "kubevirt.io/domain"},
+			Labels:      []string{"tier", v1.AppLabel, v1.CreatedByLabel},
 		}
 		w.Config = config
 		vmi := w.create(builder.MakeVMI("vm").Label("tier", "web").Annotation("acme.example/zone", "a"))

@@ -14,8 +14,8 @@ import (
 // volumesChange is the message of the condition VolumesChange. KubeVirt's.
 const volumesChange = "migrate volumes"
 
-// setVolumesChange sets the condition that requests a migration once the spec names the claims that volumes move to: the
-// target's Pod is rendered from them. Transferring ownership removes the condition.
+// setVolumesChange sets the condition that requests a migration once the spec names the claims that volumes move to:
+// the target's Pod is rendered from them. Transferring ownership removes the condition.
 func setVolumesChange(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	if !vmistatus.MovesVolumes(status) || !vmistatus.NamesDestinations(o.vmi) {
 		return

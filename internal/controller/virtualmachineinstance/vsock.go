@@ -21,8 +21,8 @@ import (
 const VSOCKIndex = "status.VSOCKCID"
 
 const (
-	// firstCID and lastCID are the first and the last address of guests. The ones before mean the hypervisor, the local system
-	// and the host; the one after means any. Source: linux/vm_sockets.h.
+	// firstCID and lastCID are the first and the last address of guests. The ones before mean the hypervisor, the local
+	// system and the host; the one after means any. Source: linux/vm_sockets.h.
 	firstCID, lastCID uint32 = 3, 1<<32 - 2
 	// cidAttempts caps the search for a free address. Of four billion, the first one tried is rarely in use.
 	cidAttempts = 16
@@ -39,8 +39,8 @@ func VSOCKAddress(vmi *v1.VirtualMachineInstance) []string {
 	return []string{formatCID(*vmi.Status.VSOCKCID)}
 }
 
-// assignVSOCK assigns a VMI an address that is unique in the cluster: a migration must not have to change it. It is derived
-// from the UID, so that it survives a restart and does not depend on a stale cache.
+// assignVSOCK assigns a VMI an address that is unique in the cluster: a migration must not have to change it. It is
+// derived from the UID, so that it survives a restart and does not depend on a stale cache.
 func (s *scope) assignVSOCK(ctx context.Context) error {
 	if wanted := s.vmi.Spec.Domain.Devices.AutoattachVSOCK; wanted == nil || !*wanted {
 		return nil

@@ -58,48 +58,57 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		Expect(vmi).To(HaveNoCondition(v1.VirtualMachineInstancePodScheduled))
 	})
 
-	It("creates its Pod with the limits that a quota of its namespace requires, also if the quota is created later", func() {
-		vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
-		w.Step(other)
-		Expect(ExpectExists(PodOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
+	It("creates its Pod with the limits that a quota of its namespace requires, also if the quota is created later",
+		func() {
+			vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
+			w.Step(other)
+			Expect(ExpectExists(PodOf(other)).Spec.Containers[0].Resources.Limits).
+				NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
 
-		// The API server refuses Pods according to the status of a quota, which the cluster's quota controller writes.
-		hard := corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse("64Gi"), corev1.ResourceLimitsCPU: resource.MustParse("64")}
-		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "quota"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
-		ExpectCreated(quota)
-		quota.Status.Hard, quota.Status.Used = hard, corev1.ResourceList{
-			corev1.ResourceLimitsMemory: resource.MustParse("0"), corev1.ResourceLimitsCPU: resource.MustParse("0"),
-		}
-		Expect(K8sClient.Status().Update(ctx, quota)).To(Succeed())
-		Expect(virtualmachineinstance.QuotaChanges.Create(event.CreateEvent{Object: quota})).To(BeTrue())
-		Expect(w.UnderQuota(ctx, quota)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+			// The API server refuses Pods according to the status of a quota, which the cluster's quota controller writes.
+			hard := corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse("64Gi"),
+				corev1.ResourceLimitsCPU: resource.MustParse("64")}
+			quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "quota"},
+				Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+			ExpectCreated(quota)
+			quota.Status.Hard, quota.Status.Used = hard, corev1.ResourceList{
+				corev1.ResourceLimitsMemory: resource.MustParse("0"), corev1.ResourceLimitsCPU: resource.MustParse("0"),
+			}
+			Expect(K8sClient.Status().Update(ctx, quota)).To(Succeed())
+			Expect(virtualmachineinstance.QuotaChanges.Create(event.CreateEvent{Object: quota})).To(BeTrue())
+			Expect(w.UnderQuota(ctx, quota)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}}
-		label := fmt.Sprintf(`{"metadata":{"labels":{%q:"1.5"}}}`, v1.AutoMemoryLimitsRatioLabel)
-		Expect(K8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
-		Eventually(func(g Gomega) { // until the API server's own cache has the quota
-			_, err := w.Try(vmi)
-			g.Expect(err).NotTo(HaveOccurred())
-		}).Should(Succeed())
-		pod := ExpectExists(PodOf(vmi))
-		compute := pod.Spec.Containers[0].Resources
-		Expect(compute.Limits).To(HaveKeyWithValue(corev1.ResourceCPU, resource.MustParse("2")))
-		Expect(compute.Limits.Memory().Value()).To(Equal(compute.Requests.Memory().Value() * 3 / 2))
-		for _, container := range pod.Spec.Containers {
-			Expect(container.Resources.Limits).To(And(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)), container.Name)
-		}
-	})
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}}
+			label := fmt.Sprintf(`{"metadata":{"labels":{%q:"1.5"}}}`, v1.AutoMemoryLimitsRatioLabel)
+			Expect(K8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
+			Eventually(func(g Gomega) { // until the API server's own cache has the quota
+				_, err := w.Try(vmi)
+				g.Expect(err).NotTo(HaveOccurred())
+			}).Should(Succeed())
+			pod := ExpectExists(PodOf(vmi))
+			compute := pod.Spec.Containers[0].Resources
+			Expect(compute.Limits).To(HaveKeyWithValue(corev1.ResourceCPU, resource.MustParse("2")))
+			Expect(compute.Limits.Memory().Value()).To(Equal(compute.Requests.Memory().Value() * 3 / 2))
+			for _, container := range pod.Spec.Containers {
+				Expect(container.Resources.Limits).To(And(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)),
+					container.Name)
+			}
+		})
 
 	It("is enqueued when a quota's hard limits change, and not when its usage changes", func() {
 		quota := func(version, hard, used string) *corev1.ResourceQuota {
 			return &corev1.ResourceQuota{
 				ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
-				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse(hard)}},
-				Status:     corev1.ResourceQuotaStatus{Used: corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse(used)}},
+				Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse(
+					hard)}},
+				Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse(
+					used)}},
 			}
 		}
-		for want, after := range map[bool]*corev1.ResourceQuota{true: quota("2", "2Gi", "0"), false: quota("3", "1Gi", "1Gi")} {
-			Expect(virtualmachineinstance.QuotaChanges.Update(event.UpdateEvent{ObjectOld: quota("1", "1Gi", "0"), ObjectNew: after})).To(Equal(want))
+		for want, after := range map[bool]*corev1.ResourceQuota{true: quota("2", "2Gi", "0"),
+			false: quota("3", "1Gi", "1Gi")} {
+			Expect(virtualmachineinstance.QuotaChanges.Update(
+				event.UpdateEvent{ObjectOld: quota("1", "1Gi", "0"), ObjectNew: after})).To(Equal(want))
 		}
 	})
 
@@ -142,7 +151,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		It("creates its Pod without the network's resources by default", func() {
 			vmi := attached()
 			w.Step(vmi)
-			Expect(ExpectExists(PodOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
+			Expect(ExpectExists(PodOf(vmi)).Annotations).To(
+				HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
 		})
 
 		It("reports that Multus or the NetworkAttachmentDefinition is missing, and creates its Pod with the network's resource", func() {
@@ -159,7 +169,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			installMultus()
 			w.Step(vmi)
 			Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-				"NetworkAttachmentDefinitionNotFound", "NetworkAttachmentDefinition "+w.ns+"/blue-net of network blue does not exist"))
+				"NetworkAttachmentDefinitionNotFound",
+				"NetworkAttachmentDefinition "+w.ns+"/blue-net of network blue does not exist"))
 			w.events.Take()
 
 			ExpectCreated(attachmentDefinition(w.ns, "blue-net", "example.com/blue"))
@@ -197,7 +208,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 
 	It("assigns a unique VSOCK CID to every guest", func() {
 		guest := func(name string) *builder.VMI {
-			return builder.MakeVMI(name).With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true) })
+			return builder.MakeVMI(name).With(
+				func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true) })
 		}
 		w.Client = indexed{w.Client}
 		first := w.assigned(guest("first"))
@@ -313,7 +325,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 		heartbeat := func(schedulable string, ago time.Duration) {
 			GinkgoHelper()
 			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
-			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, w.clock.Now().Add(-ago).Format(time.RFC3339))
+			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation,
+				w.clock.Now().Add(-ago).Format(time.RFC3339))
 			Expect(K8sClient.Update(ctx, host)).To(Succeed())
 		}
 
@@ -329,7 +342,8 @@ var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 			w.Step(vmi)
 			Expect(ExpectExists(vmi).Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(vmi.Status.Phase).To(Equal(v1.Running))
-			Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
+			Expect(w.events.Take()).To(
+				ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
 			w.expectQuiet(vmi)
 
 			heartbeat("true", 0)

@@ -78,8 +78,8 @@ func (r *Reconciler) UsersOfClaim(ctx context.Context, claim client.Object) []ct
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
 }
 
-// UserOfState returns the name of the VM and the VMI whose persistent state is in a claim, or "" if the claim is another one. The label
-// has only a part of a long name, which the owner has; a restored claim may have no owner.
+// UserOfState returns the name of the VM and the VMI whose persistent state is in a claim, or "" if the claim is
+// another one. The label has only a part of a long name, which the owner has; a restored claim may have no owner.
 func UserOfState(claim client.Object) string {
 	label := claim.GetLabels()[v1.PersistentStateLabel]
 	if owner := metav1.GetControllerOf(claim); owner != nil && label == podspec.LabelValue(owner.Name) {
@@ -88,8 +88,8 @@ func UserOfState(claim client.Object) string {
 	return label
 }
 
-// usersOfDataVolume returns the VMIs that may wait for a DataVolume, and all with DataVolumes if the kind was installed or
-// removed. A DataVolume has the name of its claim, so that claimIndex finds VMIs whose volumes name either.
+// usersOfDataVolume returns the VMIs that may wait for a DataVolume, and all with DataVolumes if the kind was installed
+// or removed. A DataVolume has the name of its claim, so that claimIndex finds VMIs whose volumes name either.
 func (r *Reconciler) usersOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
 		return r.find(ctx, client.MatchingFields{kit.DataVolumeIndex: kit.HasDataVolumes})
@@ -97,8 +97,8 @@ func (r *Reconciler) usersOfDataVolume(ctx context.Context, change datavolume.Ch
 	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
 }
 
-// guestsOfNode returns the VMIs whose status depends on a Node's agent: those whose guest is on the node, and those whose
-// migration has it as source or target.
+// guestsOfNode returns the VMIs whose status depends on a Node's agent: those whose guest is on the node, and those
+// whose migration has it as source or target.
 func (r *Reconciler) guestsOfNode(ctx context.Context, host client.Object) []ctrl.Request {
 	return append(r.find(ctx, client.MatchingFields{kit.NodeIndex: host.GetName()}),
 		r.find(ctx, client.MatchingFields{otherNodeIndex: host.GetName()})...)
@@ -126,7 +126,8 @@ func (r *Reconciler) ownerOfPod(ctx context.Context, o client.Object) []ctrl.Req
 	return r.userOfAttachment(ctx, pod)
 }
 
-// userOfAttachment returns the VMI that an attachment Pod is for. Without its launcher Pod, the garbage collector deletes it.
+// userOfAttachment returns the VMI that an attachment Pod is for. Without its launcher Pod, the garbage collector
+// deletes it.
 func (r *Reconciler) userOfAttachment(ctx context.Context, o client.Object) []ctrl.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || podspec.AttachmentUser(pod) == "" {
@@ -167,22 +168,23 @@ func (r *Reconciler) UnderQuota(ctx context.Context, quota client.Object) []ctrl
 	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{kit.NodeIndex: ""})
 }
 
-// QuotaChanges passes quotas that are new or whose spec counts something else than before. The status of a quota, its usage,
-// changes with every Pod of the namespace.
+// QuotaChanges passes quotas that are new or whose spec counts something else than before. The status of a quota, its
+// usage, changes with every Pod of the namespace.
 var QuotaChanges = kit.ExceptDeletions(kit.Updates(func(before, after *corev1.ResourceQuota) bool {
 	return !equality.Semantic.DeepEqual(before.Spec.Hard, after.Spec.Hard)
 }))
 
-// agentChanges passes updates of a Node by which its agent may have become silent or come back: a change of the schedulable
-// label, and a heartbeat while the label is false. It drops the heartbeats of a healthy Node, one a minute. Of a Node whose
-// agent is silent it passes every update, because the verdict depends on the kubelet's condition and on taints; there are
-// few once the kubelet is silent as well.
+// agentChanges passes updates of a Node by which its agent may have become silent or come back: a change of the
+// schedulable label, and a heartbeat while the label is false. It drops the heartbeats of a healthy Node, one a minute.
+// Of a Node whose agent is silent it passes every update, because the verdict depends on the kubelet's condition and on
+// taints; there are few once the kubelet is silent as well.
 var agentChanges = kit.ExceptCreations(kit.Updates(func(before, after client.Object) bool {
 	label := after.GetLabels()[node.SchedulableLabel]
 	if before.GetLabels()[node.SchedulableLabel] != label {
 		return true
 	}
-	if after.GetAnnotations()[node.UnresponsiveAnnotation] != "" || before.GetAnnotations()[node.UnresponsiveAnnotation] != "" {
+	if after.GetAnnotations()[node.UnresponsiveAnnotation] != "" ||
+		before.GetAnnotations()[node.UnresponsiveAnnotation] != "" {
 		return true
 	}
 	beat := after.GetAnnotations()[node.HeartbeatAnnotation]

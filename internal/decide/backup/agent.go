@@ -16,7 +16,8 @@ const (
 	JobActive
 	// JobOther: another job is running, such as a migration. Results are not known until it has ended.
 	JobOther
-	// JobSucceeded: there is no job, and the last one was a backup that has copied everything, or a pull, however that ended.
+	// JobSucceeded: there is no job, and the last one was a backup that has copied everything, or a pull, however that
+	// ended.
 	JobSucceeded
 	// JobFailed: there is no job, and the last one was a backup that failed or was aborted.
 	JobFailed
@@ -42,10 +43,11 @@ type View struct {
 	Record Record
 	// Job is libvirt's job.
 	Job Job
-	// Images reports whether all images of the record's backup exist, in the directory that only this backup has. libvirt removes them if
-	// the job fails, and does not report of which backup a result is. It only matters with JobSucceeded.
+	// Images reports whether all images of the record's backup exist, in the directory that only this backup has. libvirt
+	// removes them if the job fails, and does not report of which backup a result is. It only matters with JobSucceeded.
 	Images bool
-	// Foreign is set if the active job is certainly not the record's: the request of an earlier process has reached libvirt late.
+	// Foreign is set if the active job is certainly not the record's: the request of an earlier process has reached
+	// libvirt late.
 	Foreign bool
 	// NoRoom is why the guest's writes would soon fail if a running pull went on: its scratch files cannot grow enough.
 	NoRoom string
@@ -55,8 +57,8 @@ type View struct {
 	Changes Changes
 	// Problem is why libvirt has refused to begin the backup, in this run.
 	Problem string
-	// Only is set if that was the only request for this record that can ever have reached libvirt. Otherwise an earlier one may still begin
-	// an incremental backup.
+	// Only is set if that was the only request for this record that can ever have reached libvirt. Otherwise an earlier
+	// one may still begin an incremental backup.
 	Only bool
 }
 
@@ -112,7 +114,8 @@ func Decide(v View) (Action, Record) {
 	}
 }
 
-// idle starts a backup, or records that a canceled one was never started. The record is written first, so that a job always has one.
+// idle starts a backup, or records that a canceled one was never started. The record is written first, so that a job
+// always has one.
 func (v View) idle() (Action, Record) {
 	i := v.Intent
 	switch {
@@ -122,7 +125,8 @@ func (v View) idle() (Action, Record) {
 	case i == nil || i.ID == v.Record.ID:
 		return Wait, v.Record
 	case i.Canceled:
-		return Write, Record{ID: i.ID, Stage: Failed, StartedAt: v.Now, EndedAt: v.Now, Problem: problemCanceled, Pull: i.Pull}
+		return Write, Record{ID: i.ID, Stage: Failed, StartedAt: v.Now, EndedAt: v.Now, Problem: problemCanceled,
+			Pull: i.Pull}
 	case v.Blocked || v.Job.State == JobOther:
 		return Wait, v.Record
 	default:
@@ -130,7 +134,8 @@ func (v View) idle() (Action, Record) {
 	}
 }
 
-// wanted reports whether the record's backup is to go on. One whose intent is gone is not: its target is about to be detached.
+// wanted reports whether the record's backup is to go on. One whose intent is gone is not: its target is about to be
+// detached.
 func (v View) wanted() bool {
 	return v.Intent != nil && v.Intent.ID == v.Record.ID && !v.Intent.Canceled
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package backup decides about the backup of a running guest's disks. virt-controller writes an intent to the VMI's status. The agent
-// keeps a record of what it has done in the metadata of the running domain, and copies it to the VMI's status. Everything here is
-// pure: an action can be repeated, and after a restart the next process decides again from what it observes.
+// Package backup decides about the backup of a running guest's disks. virt-controller writes an intent to the VMI's
+// status. The agent keeps a record of what it has done in the metadata of the running domain, and copies it to the
+// VMI's status. Everything here is pure: an action can be repeated, and after a restart the next process decides again
+// from what it observes.
 //
 // docs/adr/0090 has the reasons.
 package backup
@@ -19,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
-// Intent is the backup that virt-controller requests. It is in the VMI's status, and is only written with the resource version as a
-// precondition.
+// Intent is the backup that virt-controller requests. It is in the VMI's status, and is only written with the resource
+// version as a precondition.
 type Intent struct {
 	// ID identifies the backup: the UID of the VirtualMachineBackup. A guest is backed up at most once for it.
 	ID string
@@ -30,12 +31,12 @@ type Intent struct {
 	Directory, FilePrefix string
 	// Volumes are the volumes of which the disks are copied.
 	Volumes []string
-	// Checkpoint is the name of a checkpoint to create, Since that of the one from which the backup is to be an incremental one, and Kept
-	// are those from which later backups may be. Empty means none.
+	// Checkpoint is the name of a checkpoint to create, Since that of the one from which the backup is to be an
+	// incremental one, and Kept are those from which later backups may be. Empty means none.
 	Checkpoint, Since string
 	Kept              []string
-	// Pull means that QEMU serves the disks until the intent is canceled. The utility volume then has the scratch files, with what the guest
-	// overwrites meanwhile.
+	// Pull means that QEMU serves the disks until the intent is canceled. The utility volume then has the scratch files,
+	// with what the guest overwrites meanwhile.
 	Pull bool
 	// Exporter is the Pod that reads the disks of a pull. It is zero while there is none, and may be replaced by another.
 	Exporter Exporter
@@ -43,19 +44,20 @@ type Intent struct {
 	Canceled bool
 }
 
-// The connections of a pull. The agent connects to the exporter with TLS, and keeps a few connections that are not used yet. Each is one
-// session of NBD, in which the exporter is the client.
+// The connections of a pull. The agent connects to the exporter with TLS, and keeps a few connections that are not used
+// yet. Each is one session of NBD, in which the exporter is the client.
 const (
 	// ExporterPort is the port on which an exporter waits for the agent.
 	ExporterPort = content.AgentPort
 	// ExporterProtocol is the protocol that both negotiate with TLS.
 	//
-	// In NBD, the server greets first. Here, the exporter sends the four bytes of its client flags as soon as it wants to use a connection,
-	// without waiting for the greeting, which follows: QEMU disconnects clients that do not finish the handshake within seconds, so that the
-	// agent only connects to QEMU when the first bytes have arrived. QEMU's server always has the flags FIXED_NEWSTYLE and NO_ZEROES.
+	// In NBD, the server greets first. Here, the exporter sends the four bytes of its client flags as soon as it wants to
+	// use a connection, without waiting for the greeting, which follows: QEMU disconnects clients that do not finish the
+	// handshake within seconds, so that the agent only connects to QEMU when the first bytes have arrived. QEMU's server
+	// always has the flags FIXED_NEWSTYLE and NO_ZEROES.
 	ExporterProtocol = content.AgentProtocol
-	// DirtyBitmap is the name of the bitmap with what has changed since the checkpoint, which each export of an incremental pull has: its
-	// metadata context is DirtyContext. The name of the export is that of the volume.
+	// DirtyBitmap is the name of the bitmap with what has changed since the checkpoint, which each export of an
+	// incremental pull has: its metadata context is DirtyContext. The name of the export is that of the volume.
 	DirtyBitmap  = "changes"
 	DirtyContext = "qemu:dirty-bitmap:" + DirtyBitmap
 )
@@ -71,7 +73,8 @@ type Exporter struct {
 	UID string
 }
 
-// File returns the path of a volume's image in the utility volume, or of the scratch file in a pull, which libvirt removes at the end.
+// File returns the path of a volume's image in the utility volume, or of the scratch file in a pull, which libvirt
+// removes at the end.
 func (i *Intent) File(volume string) string {
 	suffix := ".qcow2"
 	if i.Pull {
@@ -80,8 +83,8 @@ func (i *Intent) File(volume string) string {
 	return path.Join(i.Directory, i.FilePrefix+volume+suffix)
 }
 
-// Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as long as the guest.
-// The VMI's status contains a copy for virt-controller.
+// Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as
+// long as the guest. The VMI's status contains a copy for virt-controller.
 type Record struct {
 	// ID is the intent's ID, or empty if there has been none.
 	ID string
@@ -89,14 +92,15 @@ type Record struct {
 	Stage Stage
 	// StartedAt is when it was requested, and EndedAt when the agent observed that it had ended.
 	StartedAt, EndedAt time.Time
-	// Checkpoint is the checkpoint that is created with the backup, Since the one from which it is an incremental one. Empty means none.
+	// Checkpoint is the checkpoint that is created with the backup, Since the one from which it is an incremental one.
+	// Empty means none.
 	Checkpoint, Since string
 	// FullBecause explains to users why an incremental backup or a checkpoint was requested and there is none.
 	FullBecause string
 	// Pull reports whether QEMU serves the disks instead of copying them.
 	Pull bool
-	// Canceled is set before a pull that was served is ended because it was canceled. Such a pull succeeds; whether a client has read the
-	// disks, the exporter knows.
+	// Canceled is set before a pull that was served is ended because it was canceled. Such a pull succeeds; whether a
+	// client has read the disks, the exporter knows.
 	Canceled bool
 	// Problem explains to users why it failed. It is set before a running pull is ended because of it.
 	Problem string
@@ -125,7 +129,8 @@ const (
 // Ended reports whether the agent has nothing more to do for the backup.
 func (r Record) Ended() bool { return r.Stage == None || r.Stage == Succeeded || r.Stage == Failed }
 
-// Begun reports whether the backup has its point in time, or never will have one: the guest need not be frozen any more.
+// Begun reports whether the backup has its point in time, or never will have one: the guest need not be frozen any
+// more.
 func (r Record) Begun() bool { return r.Stage == Running || r.Stage == Succeeded || r.Stage == Failed }
 
 // Serves reports whether QEMU serves the disks for the exporter of an intent.
@@ -162,7 +167,8 @@ func IntentOf(status *v1.VirtualMachineInstanceStatus) *Intent {
 		return nil
 	}
 	i := &Intent{
-		ID: b.ID, UtilityVolume: b.UtilityVolume, Directory: b.Directory, FilePrefix: b.FilePrefix, Volumes: slices.Clone(b.Volumes),
+		ID: b.ID, UtilityVolume: b.UtilityVolume, Directory: b.Directory, FilePrefix: b.FilePrefix,
+		Volumes:    slices.Clone(b.Volumes),
 		Checkpoint: b.Checkpoint, Since: b.Since, Kept: slices.Clone(b.KeptCheckpoints), Canceled: b.Canceled,
 	}
 	if p := b.Pull; p != nil {
@@ -177,7 +183,8 @@ func (i *Intent) Status() *v1.DiskBackup {
 		return nil
 	}
 	status := &v1.DiskBackup{
-		ID: i.ID, UtilityVolume: i.UtilityVolume, Directory: i.Directory, FilePrefix: i.FilePrefix, Volumes: slices.Clone(i.Volumes),
+		ID: i.ID, UtilityVolume: i.UtilityVolume, Directory: i.Directory, FilePrefix: i.FilePrefix,
+		Volumes:    slices.Clone(i.Volumes),
 		Checkpoint: i.Checkpoint, Since: i.Since, KeptCheckpoints: slices.Clone(i.Kept), Canceled: i.Canceled,
 	}
 	if e := i.Exporter; i.Pull {
@@ -210,7 +217,8 @@ func (r Record) Status() *v1.DiskBackupRecord {
 	}
 }
 
-// InProgress reports whether the disks of a guest are being backed up, or are about to be: it neither migrates, nor do its disks grow.
+// InProgress reports whether the disks of a guest are being backed up, or are about to be: it neither migrates, nor do
+// its disks grow.
 func InProgress(status *v1.VirtualMachineInstanceStatus) bool {
 	intent, record := IntentOf(status), RecordOf(status)
 	return !record.Ended() || intent != nil && intent.ID != record.ID && !intent.Canceled

@@ -18,7 +18,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func TestDecide(t *testing.T) {
 	open, canceled, other := &Intent{ID: "a"}, &Intent{ID: "a", Canceled: true}, &Intent{ID: "b"}
-	requested, running := Record{ID: "a", Stage: Requested, StartedAt: now}, Record{ID: "a", Stage: Running, StartedAt: now}
+	requested, running := Record{ID: "a", Stage: Requested, StartedAt: now},
+		Record{ID: "a", Stage: Running, StartedAt: now}
 	pull, pullCanceled := &Intent{ID: "a", Pull: true}, &Intent{ID: "a", Pull: true, Canceled: true}
 	served := Record{ID: "a", Stage: Running, StartedAt: now, Pull: true}
 	requestedPull, canceledPull, fullPull := served, served, served
@@ -53,10 +54,12 @@ func TestDecide(t *testing.T) {
 			since(requested, "", "libvirt refused an incremental one: broken"),
 		},
 		"libvirt refuses an incremental one, and may begin it later": {
-			View{Intent: open, Record: since(requested, "c", ""), Problem: "broken"}, Write, ended(since(requested, "c", ""), Failed, "broken"),
+			View{Intent: open, Record: since(requested, "c", ""), Problem: "broken"}, Write,
+			ended(since(requested, "c", ""), Failed, "broken"),
 		},
 		"libvirt refuses a full one, too": {
-			View{Intent: open, Record: since(requested, "", "why"), Problem: "no", Only: true}, Write, ended(since(requested, "", "why"), Failed, "no"),
+			View{Intent: open, Record: since(requested, "", "why"), Problem: "no", Only: true}, Write,
+			ended(since(requested, "", "why"), Failed, "no"),
 		},
 		"requested and canceled":                 {View{Intent: canceled, Record: requested}, Write, ended(requested, Failed, problemCanceled)},
 		"requested and runs":                     {View{Intent: open, Record: requested, Job: Job{State: JobActive}}, Write, running},
@@ -108,12 +111,15 @@ func TestDecide(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	intent := &Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"}, Canceled: true,
+	intent := &Intent{ID: "a", UtilityVolume: "target", Directory: "vm/b-1", FilePrefix: "b-", Volumes: []string{"root"},
+		Canceled:   true,
 		Checkpoint: "c", Since: "b", Kept: []string{"a", "b"}, Pull: true,
 		Exporter: Exporter{IP: "10.0.0.1", Port: ExporterPort, ServerName: "virt-export-b.shop.svc", UID: "u"}}
-	record := Record{ID: "a", Stage: Failed, StartedAt: now, EndedAt: now.Add(time.Minute), Problem: "no", Checkpoint: "c", Since: "b", FullBecause: "why",
+	record := Record{ID: "a", Stage: Failed, StartedAt: now, EndedAt: now.Add(time.Minute), Problem: "no", Checkpoint: "c",
+		Since: "b", FullBecause: "why",
 		Pull: true, Canceled: true}
-	raw, err := json.Marshal(v1.VirtualMachineInstanceStatus{DiskBackup: intent.Status(), DiskBackupRecord: record.Status()})
+	raw, err := json.Marshal(
+		v1.VirtualMachineInstanceStatus{DiskBackup: intent.Status(), DiskBackupRecord: record.Status()})
 	if err != nil {
 		t.Fatal(err)
 	}

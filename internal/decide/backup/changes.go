@@ -32,8 +32,9 @@ const maxBecause = 1024
 // maxNamed is how many volumes a text names.
 const maxNamed = 5
 
-// record returns the record with which a backup begins. It is an incremental one only if all of its disks have been tracked since the
-// checkpoint: the images of one backup belong together. What kind of backup it is only changes if libvirt refuses an incremental one.
+// record returns the record with which a backup begins. It is an incremental one only if all of its disks have been
+// tracked since the checkpoint: the images of one backup belong together. What kind of backup it is only changes if
+// libvirt refuses an incremental one.
 func (i *Intent) record(now time.Time, c Changes) Record {
 	r := Record{ID: i.ID, Stage: Requested, StartedAt: now, Pull: i.Pull}
 	if i.Checkpoint == "" {
@@ -50,8 +51,9 @@ func (i *Intent) record(now time.Time, c Changes) Record {
 	since, found := c.Checkpoints[i.Since]
 	switch missing := i.without(since); {
 	case !found:
-		r.FullBecause = fmt.Sprintf("the running guest does not have the checkpoint %s: it was started after that, or migrated without it, "+
-			"or had more checkpoints than a guest keeps", i.Since)
+		r.FullBecause = fmt.Sprintf(
+			"the running guest does not have the checkpoint %s: it was started after that, or migrated without it, "+
+				"or had more checkpoints than a guest keeps", i.Since)
 	case len(missing) > 0:
 		r.FullBecause = fmt.Sprintf("the checkpoint %s does not have %s", i.Since, named(missing))
 	default:
@@ -60,8 +62,9 @@ func (i *Intent) record(now time.Time, c Changes) Record {
 	return r
 }
 
-// full returns the record of a full backup instead of an incremental one that has not begun. If the checkpoint is the cause, such as one with
-// a broken bitmap, later backups would be refused, too. The tracker gets the checkpoint of this one instead.
+// full returns the record of a full backup instead of an incremental one that has not begun. If the checkpoint is the
+// cause, such as one with a broken bitmap, later backups would be refused, too. The tracker gets the checkpoint of this
+// one instead.
 func (r Record) full(because string) Record {
 	r.Since, r.FullBecause = "", printable.Text(because, maxBecause)
 	return r
@@ -104,16 +107,17 @@ func named(volumes []string) string {
 	return text
 }
 
-// Trackable returns the volumes of a VMI whose disks can have an overlay, with which QEMU tracks their changed blocks: hard disks on claims
-// and hostDisks that only this guest writes to. Volumes that were plugged into the running guest, and those that are being migrated to other
-// claims, have none until the next start or migration.
+// Trackable returns the volumes of a VMI whose disks can have an overlay, with which QEMU tracks their changed blocks:
+// hard disks on claims and hostDisks that only this guest writes to. Volumes that were plugged into the running guest,
+// and those that are being migrated to other claims, have none until the next start or migration.
 func Trackable(vmi *v1.VirtualMachineInstance) []string {
 	var names []string
 	for i := range vmi.Spec.Volumes {
 		volume := &vmi.Spec.Volumes[i]
 		status := vmistatus.FindVolume(&vmi.Status, volume.Name)
 		switch {
-		case !IsStored(volume), status != nil && vmistatus.IsHotplugged(status), vmistatus.Migrated(&vmi.Status, volume.Name) != nil,
+		case !IsStored(volume), status != nil && vmistatus.IsHotplugged(status),
+			vmistatus.Migrated(&vmi.Status, volume.Name) != nil,
 			!isTrackable(vmistatus.FindDisk(&vmi.Spec, volume.Name)):
 		default:
 			names = append(names, volume.Name)
@@ -122,7 +126,8 @@ func Trackable(vmi *v1.VirtualMachineInstance) []string {
 	return names
 }
 
-// isTrackable reports whether a volume has a disk, or nil, that is a hard disk to which this guest writes, and no other one.
+// isTrackable reports whether a volume has a disk, or nil, that is a hard disk to which this guest writes, and no other
+// one.
 func isTrackable(d *v1.Disk) bool {
 	return d != nil && IsWritten(d) && d.LUN == nil && !ptr.Deref(d.Shareable, false)
 }
@@ -135,8 +140,8 @@ func IsWritten(d *v1.Disk) bool {
 	return d.CDRom == nil && (d.Disk == nil || !d.Disk.ReadOnly) && (d.LUN == nil || !d.LUN.ReadOnly)
 }
 
-// Disks returns the volumes of claims and hostDisks to whose disks the guest can write: those of which a backup has copies, unless it fails
-// because of one of them.
+// Disks returns the volumes of claims and hostDisks to whose disks the guest can write: those of which a backup has
+// copies, unless it fails because of one of them.
 func Disks(spec *v1.VirtualMachineInstanceSpec) []string {
 	var names []string
 	for i := range spec.Volumes {
@@ -158,24 +163,24 @@ func WantsTracking(status *v1.VirtualMachineInstanceStatus) bool {
 }
 
 const (
-	// scratchTables is which part of a disk the tables of its scratch file need at most: a qcow2 image has 8 bytes for each cluster of 64 KiB,
-	// and 2 for its reference count. scratchHeader is what it has beside them, rounded up.
+	// scratchTables is which part of a disk the tables of its scratch file need at most: a qcow2 image has 8 bytes for
+	// each cluster of 64 KiB, and 2 for its reference count. scratchHeader is what it has beside them, rounded up.
 	scratchTables = 4096
 	scratchHeader = 1 << 20
-	// reserveAtStart and reserve are which part of the file system is not counted as free, at the start of a pull and while it runs: ext4
-	// keeps a 20th for root by default, which libvirt does not subtract, and file systems need some space for large files. The difference
-	// is there so that a pull that has begun does not end because of a rounding.
+	// reserveAtStart and reserve are which part of the file system is not counted as free, at the start of a pull and
+	// while it runs: ext4 keeps a 20th for root by default, which libvirt does not subtract, and file systems need some
+	// space for large files. The difference is there so that a pull that has begun does not end because of a rounding.
 	reserveAtStart = 16
 	reserve        = 20
-	// overhead is which part of a claim its file system needs for itself, so that it has less room than the claim: ext4 a 20th up to 2 GiB,
-	// and less of larger ones; XFS a 50th, but at least minOverhead, for its log and what it reserves.
+	// overhead is which part of a claim its file system needs for itself, so that it has less room than the claim: ext4 a
+	// 20th up to 2 GiB, and less of larger ones; XFS a 50th, but at least minOverhead, for its log and what it reserves.
 	overhead    = 16
 	minOverhead = 128 * mebibyte
 	mebibyte    = 1 << 20
 )
 
-// Scratch is the room for the scratch files of a pull. When their file system is full, QEMU cannot keep what the guest overwrites any more,
-// and the guest's writes fail.
+// Scratch is the room for the scratch files of a pull. When their file system is full, QEMU cannot keep what the guest
+// overwrites any more, and the guest's writes fail.
 type Scratch struct {
 	// Claim is the claim's name, for texts.
 	Claim string
@@ -213,7 +218,8 @@ func (s *Scratch) Shortage() string {
 
 func (s *Scratch) explain(why string) string {
 	return fmt.Sprintf("the claim %s has too little room: %s are free, and the scratch files need up to %s, since %s. "+
-		"Delete files from the claim, or use one with at least %s", s.Claim, binary(sum(s.Available, s.Used)), binary(s.Need), why, binary(s.enough()))
+		"Delete files from the claim, or use one with at least %s", s.Claim, binary(sum(s.Available, s.Used)), binary(s.Need),
+		why, binary(s.enough()))
 }
 
 // enough returns the size of an empty claim that is not refused.

@@ -29,7 +29,8 @@ func TestRecordOfChanges(t *testing.T) {
 			"", "", "not tracked of the volume data",
 		},
 		"an incremental one": {
-			Intent{Checkpoint: "b", Since: "a"}, Changes{Tracked: all, Checkpoints: map[string][]string{"a": {"data", "other", "root"}}}, "b", "a", "",
+			Intent{Checkpoint: "b", Since: "a"},
+			Changes{Tracked: all, Checkpoints: map[string][]string{"a": {"data", "other", "root"}}}, "b", "a", "",
 		},
 		"the guest was restarted": {
 			Intent{Checkpoint: "b", Since: "a"}, Changes{Tracked: all, Checkpoints: map[string][]string{"c": all}},
@@ -45,7 +46,8 @@ func TestRecordOfChanges(t *testing.T) {
 	} {
 		tc.intent.ID, tc.intent.Volumes = "x", all
 		action, got := Decide(View{Now: now, Intent: &tc.intent, Changes: tc.changes})
-		if action != Request || got.ID != "x" || got.Stage != Requested || got.Checkpoint != tc.checkpoint || got.Since != tc.since {
+		if action != Request || got.ID != "x" || got.Stage != Requested || got.Checkpoint != tc.checkpoint ||
+			got.Since != tc.since {
 			t.Errorf("%s: action %d with %+v", name, action, got)
 		}
 		if tc.because == "" && got.FullBecause != "" || !strings.Contains(got.FullBecause, tc.because) {
@@ -63,8 +65,10 @@ func TestRecordOfChanges(t *testing.T) {
 
 func TestObsolete(t *testing.T) {
 	intent := &Intent{ID: "x", Checkpoint: "new", Since: "last", Kept: []string{"last", "of another tracker"}}
-	changes := Changes{Checkpoints: map[string][]string{"of another tracker": nil, "last": nil, "failed": nil, "earlier": nil, "new": nil}}
-	if diff := cmp.Diff([]string{"earlier", "failed"}, intent.Obsolete(Record{Checkpoint: "new", Since: "last"}, changes)); diff != "" {
+	changes := Changes{Checkpoints: map[string][]string{"of another tracker": nil, "last": nil, "failed": nil,
+		"earlier": nil, "new": nil}}
+	if diff := cmp.Diff([]string{"earlier", "failed"},
+		intent.Obsolete(Record{Checkpoint: "new", Since: "last"}, changes)); diff != "" {
 		t.Error(diff)
 	}
 	if got := intent.Obsolete(Record{}, changes); got != nil {
@@ -84,7 +88,8 @@ func TestTrackable(t *testing.T) {
 	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
 	claim.PersistentVolumeClaim.ClaimName = "c"
 	add("claim", claim, &v1.Disk{})
-	add("datavolume", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "d"}}, &v1.Disk{DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{}}})
+	add("datavolume", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "d"}},
+		&v1.Disk{DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{}}})
 	add("host", v1.VolumeSource{HostDisk: &v1.HostDisk{}}, &v1.Disk{})
 	add("image", v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{}}, &v1.Disk{})
 	add("files", claim, nil)
@@ -94,21 +99,25 @@ func TestTrackable(t *testing.T) {
 	add("shared", claim, &v1.Disk{Shareable: ptr.To(true)})
 	add("plugged", claim, &v1.Disk{})
 	add("moving", claim, &v1.Disk{})
-	vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "plugged", HotplugVolume: &v1.HotplugVolumeStatus{}}, {Name: "claim"}}
+	vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "plugged", HotplugVolume: &v1.HotplugVolumeStatus{}},
+		{Name: "claim"}}
 	vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "moving"}}
 	if diff := cmp.Diff([]string{"claim", "datavolume", "host"}, Trackable(vmi)); diff != "" {
 		t.Error(diff)
 	}
 	// What the guest cannot write to is not in a backup, and keeps no backup from being an incremental one.
-	if diff := cmp.Diff([]string{"claim", "datavolume", "host", "lun", "shared", "plugged", "moving"}, Disks(&vmi.Spec)); diff != "" {
+	if diff := cmp.Diff([]string{"claim", "datavolume", "host", "lun", "shared", "plugged", "moving"},
+		Disks(&vmi.Spec)); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestWantsTracking(t *testing.T) {
 	for state, want := range map[v1.ChangedBlockTrackingState]bool{
-		v1.ChangedBlockTrackingUndefined: false, v1.ChangedBlockTrackingPendingRestart: false, v1.ChangedBlockTrackingInitializing: true,
-		v1.ChangedBlockTrackingEnabled: true, v1.ChangedBlockTrackingDisabled: false, v1.ChangedBlockTrackingFGDisabled: false,
+		v1.ChangedBlockTrackingUndefined: false, v1.ChangedBlockTrackingPendingRestart: false,
+		v1.ChangedBlockTrackingInitializing: true,
+		v1.ChangedBlockTrackingEnabled:      true, v1.ChangedBlockTrackingDisabled: false,
+		v1.ChangedBlockTrackingFGDisabled: false,
 	} {
 		status := &v1.VirtualMachineInstanceStatus{ChangedBlockTracking: &v1.ChangedBlockTrackingStatus{State: state}}
 		if got := WantsTracking(status); got != want {
@@ -156,7 +165,8 @@ func TestScratch(t *testing.T) {
 	}
 }
 
-// TestRecommendedClaims takes the sizes of file systems that mke2fs 1.47 and mkfs.xfs 6.1 make, from what dumpe2fs and xfs_db print.
+// TestRecommendedClaims takes the sizes of file systems that mke2fs 1.47 and mkfs.xfs 6.1 make, from what dumpe2fs and
+// xfs_db print.
 func TestRecommendedClaims(t *testing.T) {
 	const xfsReserve = 32 * mebibyte // of the kernel. Source: fs/xfs/xfs_mount.c, xfs_default_resblks
 	for _, tc := range []struct {

@@ -15,8 +15,8 @@ var ids = []string{"", "a", "b"}
 
 // world is a state of the model: one guest, of which two backups are requested one after the other.
 type world struct {
-	// wanted is the intent's backup in the VMI's status, and canceled whether it is canceled. seen and seenCanceled are what the agent has
-	// read last.
+	// wanted is the intent's backup in the VMI's status, and canceled whether it is canceled. seen and seenCanceled are
+	// what the agent has read last.
 	wanted, seen           uint8
 	canceled, seenCanceled bool
 	// of and stage are the record in the domain's metadata.
@@ -29,21 +29,24 @@ type world struct {
 	// images are the backups whose images exist, and complete those that libvirt has copied.
 	images   [3]bool
 	complete [3]bool
-	// refused is set in the agent's memory after libvirt has refused to begin, and once is the backup that it has requested, unless a request
-	// to begin it was lost.
+	// refused is set in the agent's memory after libvirt has refused to begin, and once is the backup that it has
+	// requested, unless a request to begin it was lost.
 	refused bool
 	once    uint8
-	// full is set if the record says so, which was an incremental one; activeFull and copiedFull say the same of the job and of the images.
+	// full is set if the record says so, which was an incremental one; activeFull and copiedFull say the same of the job
+	// and of the images.
 	full, activeFull, pendingFull bool
 	copiedFull                    [3]bool
 
-	// pulls are the backups that are pulls, and served those that QEMU has served until the agent ended them because they were canceled.
+	// pulls are the backups that are pulls, and served those that QEMU has served until the agent ended them because they
+	// were canceled.
 	pulls, served [3]bool
 	// ending is set in the record before the agent ends a canceled pull, and short in one of a pull that has no room.
 	ending, short bool
 	// noRoom means that the scratch files of the active pull cannot grow enough.
 	noRoom bool
-	// wasCanceled are the backups that virt-controller has canceled, and shown those of which the record has said that they are served.
+	// wasCanceled are the backups that virt-controller has canceled, and shown those of which the record has said that
+	// they are served.
 	wasCanceled, shown [3]bool
 }
 
@@ -54,7 +57,8 @@ type rules func(View) (Action, Record)
 
 func (w world) view() View {
 	v := View{
-		Record: Record{ID: ids[w.of], Stage: w.stage, Pull: w.pulls[w.of], Canceled: w.ending}, Images: w.images[w.of] && !w.pulls[w.of],
+		Record: Record{ID: ids[w.of], Stage: w.stage, Pull: w.pulls[w.of], Canceled: w.ending}, Images: w.images[w.of] &&
+			!w.pulls[w.of],
 		Foreign: w.active != 0 && w.active != w.of && (w.pulls[w.active] || w.pulls[w.of]), Only: w.of != 0 && w.once == w.of,
 	}
 	v.Changes.Checkpoints = map[string][]string{"c": nil}
@@ -94,7 +98,8 @@ func (w world) recorded(r Record) world {
 			w.of = uint8(i)
 		}
 	}
-	w.shown[w.of] = w.shown[w.of] || w.pulls[w.of] && w.stage == Running && w.active != w.of && !w.ending && !w.short && !w.complete[w.of]
+	w.shown[w.of] = w.shown[w.of] ||
+		w.pulls[w.of] && w.stage == Running && w.active != w.of && !w.ending && !w.short && !w.complete[w.of]
 	return w
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package clone decides what a VirtualMachineClone does next: a pure function from the clone, its source, the snapshot, the restore and
-// the target to the objects that are to be created and deleted, and to the clone's status. virt-controller applies the result, or a part
-// of it, and calls the function again, until the clone has succeeded or failed. A clone is a snapshot that is restored to a new VM, with
-// patches that give the VM another identity. ADR 0086 explains the reasons. Names, reasons and messages are KubeVirt's
-// (pkg/virt-controller/watch/clone) unless a comment says otherwise.
+// Package clone decides what a VirtualMachineClone does next: a pure function from the clone, its source, the snapshot,
+// the restore and the target to the objects that are to be created and deleted, and to the clone's status.
+// virt-controller applies the result, or a part of it, and calls the function again, until the clone has succeeded or
+// failed. A clone is a snapshot that is restored to a new VM, with patches that give the VM another identity. ADR 0086
+// explains the reasons. Names, reasons and messages are KubeVirt's (pkg/virt-controller/watch/clone) unless a comment
+// says otherwise.
 package clone
 
 import (
@@ -62,7 +63,8 @@ func NeedsOf(vmClone *v1beta1.VirtualMachineClone) Needs {
 	status := &vmClone.Status
 	switch status.Phase {
 	case v1beta1.PhaseUnset, v1beta1.SnapshotInProgress:
-		return Needs{Source: isTemporary(vmClone) && status.SnapshotName == nil, Snapshot: true, Content: status.Phase != v1beta1.PhaseUnset}
+		return Needs{Source: isTemporary(vmClone) && status.SnapshotName == nil, Snapshot: true,
+			Content: status.Phase != v1beta1.PhaseUnset}
 	case v1beta1.RestoreInProgress:
 		return Needs{Snapshot: true, Content: status.RestoreName == nil, Restore: true, Target: status.RestoreName == nil}
 	case v1beta1.CreatingTargetVM:
@@ -190,13 +192,15 @@ func (s *scope) meta(name string) metav1.ObjectMeta {
 
 func (s *scope) newSnapshot() *snapshotv1beta1.VirtualMachineSnapshot {
 	out := &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: s.meta(SnapshotName(s.Clone))}
-	out.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: kindVM, Name: s.Clone.Spec.Source.Name}
+	out.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: kindVM,
+		Name: s.Clone.Spec.Source.Name}
 	return out
 }
 
 func (s *scope) newRestore(patches []string) *snapshotv1beta1.VirtualMachineRestore {
 	out := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: s.meta(RestoreName(s.Clone))}
-	out.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: kindVM, Name: TargetName(s.Clone)}
+	out.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To(v1.GroupVersion.Group), Kind: kindVM,
+		Name: TargetName(s.Clone)}
 	out.Spec.VirtualMachineSnapshotName = SnapshotName(s.Clone)
 	out.Spec.Patches = patches
 	if policy := s.Clone.Spec.VolumeNamePolicy; policy != nil {
@@ -226,7 +230,8 @@ func withoutSnapshots(vm *v1.VirtualMachine) string {
 		if !hasClaim(volume) {
 			continue
 		}
-		index := slices.IndexFunc(vm.Status.VolumeSnapshotStatuses, func(status v1.VolumeSnapshotStatus) bool { return status.Name == volume.Name })
+		index := slices.IndexFunc(vm.Status.VolumeSnapshotStatuses,
+			func(status v1.VolumeSnapshotStatus) bool { return status.Name == volume.Name })
 		switch {
 		case index < 0:
 			texts = append(texts, fmt.Sprintf("Virtual Machine volume %s snapshot support unknown", volume.Name))
@@ -248,7 +253,8 @@ func hasClaim(volume *v1.Volume) bool {
 func (s *scope) checkContent() error {
 	content := s.Content
 	if content == nil {
-		return fmt.Errorf("snapshot content %s in namespace %s does not exist", capture.ContentName(s.Snapshot), s.Snapshot.Namespace)
+		return fmt.Errorf("snapshot content %s in namespace %s does not exist", capture.ContentName(s.Snapshot),
+			s.Snapshot.Namespace)
 	}
 	if content.Spec.VirtualMachineSnapshotName == nil {
 		return fmt.Errorf("cannot get snapshot name from content %s", content.Name)
@@ -269,8 +275,11 @@ func (s *scope) checkContent() error {
 	var texts []string
 	for i := range vm.Spec.Template.Spec.Volumes {
 		volume := &vm.Spec.Template.Spec.Volumes[i]
-		if hasClaim(volume) && !slices.ContainsFunc(content.Spec.VolumeBackups, func(b snapshotv1beta1.VolumeBackup) bool { return b.VolumeName == volume.Name }) {
-			texts = append(texts, fmt.Sprintf("volume %s is not backed up in snapshot %s", volume.Name, *content.Spec.VirtualMachineSnapshotName))
+		if hasClaim(volume) &&
+			!slices.ContainsFunc(content.Spec.VolumeBackups,
+				func(b snapshotv1beta1.VolumeBackup) bool { return b.VolumeName == volume.Name }) {
+			texts = append(texts,
+				fmt.Sprintf("volume %s is not backed up in snapshot %s", volume.Name, *content.Spec.VirtualMachineSnapshotName))
 		}
 	}
 	if len(texts) > 0 {
@@ -279,8 +288,8 @@ func (s *scope) checkContent() error {
 	return nil
 }
 
-// hasState reports whether a snapshot contains the state of TPM and EFI. Its VM may have these because of a preference, which KubeVirt does
-// not consider.
+// hasState reports whether a snapshot contains the state of TPM and EFI. Its VM may have these because of a preference,
+// which KubeVirt does not consider.
 func hasState(content *snapshotv1beta1.VirtualMachineSnapshotContent) bool {
 	volumes := content.Spec.Source.VirtualMachine.Spec.Template.Spec.Volumes
 	return slices.ContainsFunc(content.Spec.VolumeBackups, func(b snapshotv1beta1.VolumeBackup) bool {

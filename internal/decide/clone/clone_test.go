@@ -24,11 +24,13 @@ var (
 	allPhases = []v1beta1.VirtualMachineClonePhase{
 		v1beta1.SnapshotInProgress, v1beta1.RestoreInProgress, v1beta1.CreatingTargetVM, v1beta1.Succeeded,
 	}
-	eventsOfVM       = []string{"SnapshotCreated", "SnapshotReady", "RestoreCreated", "RestoreReady", "TargetVMCreated", "PVCBound"}
+	eventsOfVM = []string{"SnapshotCreated", "SnapshotReady", "RestoreCreated", "RestoreReady", "TargetVMCreated",
+		"PVCBound"}
 	eventsOfSnapshot = eventsOfVM[1:]
 )
 
-// TestEachClone applies steps completely and in part, as a process that ends at any time would, and expects the same in the end.
+// TestEachClone applies steps completely and in part, as a process that ends at any time would, and expects the same in
+// the end.
 func TestEachClone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(*cluster)
@@ -59,7 +61,8 @@ func TestEachClone(t *testing.T) {
 			if ptr.Deref(status.TargetName, "") != "copy" || status.CreationTime == nil || status.SnapshotName != nil {
 				t.Errorf("%s, %d: %+v", name, seed, status)
 			}
-			if step := c.next(all); len(step.Create)+len(step.Delete) > 0 || step.RequeueAfter != 0 || !cmp.Equal(*step.Status, status) {
+			if step := c.next(all); len(step.Create)+len(step.Delete) > 0 || step.RequeueAfter != 0 ||
+				!cmp.Equal(*step.Status, status) {
 				t.Errorf("%s, %d: it goes on: %+v", name, seed, step)
 			}
 		}
@@ -70,14 +73,17 @@ func TestWhatIsCreated(t *testing.T) {
 	c := newCluster(func(c *cluster) { c.Clone.Spec.VolumeNamePolicy = ptr.To(v1beta1.VolumeNamePolicyPrefixTargetName) })
 	c.until(t, v1beta1.RestoreInProgress, all)
 	c.next(all)
-	if of := c.Snapshot; of.Name != "tmp-snapshot-c1" || of.Namespace != "default" || !metav1.IsControlledBy(of, c.Clone) || of.Spec.Source.Name != "vm" {
+	if of := c.Snapshot; of.Name != "tmp-snapshot-c1" || of.Namespace != "default" ||
+		!metav1.IsControlledBy(of, c.Clone) || of.Spec.Source.Name != "vm" {
 		t.Errorf("snapshot %+v", of)
 	}
 	of := c.Restore
-	if of.Name != "tmp-restore-c1" || of.Namespace != "default" || !metav1.IsControlledBy(of, c.Clone) || of.Spec.VirtualMachineSnapshotName != c.Snapshot.Name {
+	if of.Name != "tmp-restore-c1" || of.Namespace != "default" || !metav1.IsControlledBy(of, c.Clone) ||
+		of.Spec.VirtualMachineSnapshotName != c.Snapshot.Name {
 		t.Errorf("restore %+v", of)
 	}
-	if target := of.Spec.Target; target.Name != "copy" || target.Kind != "VirtualMachine" || ptr.Deref(target.APIGroup, "") != "kubevirt.io" {
+	if target := of.Spec.Target; target.Name != "copy" || target.Kind != "VirtualMachine" ||
+		ptr.Deref(target.APIGroup, "") != "kubevirt.io" {
 		t.Errorf("target %+v", target)
 	}
 	if ptr.Deref(of.Spec.VolumeRestorePolicy, "") != snapshotv1beta1.VolumeRestorePolicyPrefixTargetName {
@@ -88,7 +94,8 @@ func TestWhatIsCreated(t *testing.T) {
 	}
 }
 
-// Users may write contents. What a clone creates and deletes is in its namespace, and names objects of it, whatever the content contains.
+// Users may write contents. What a clone creates and deletes is in its namespace, and names objects of it, whatever the
+// content contains.
 func TestACloneReachesNoOtherNamespace(t *testing.T) {
 	for name, change := range map[string]func(*cluster){"of a VM": func(*cluster) {}, "of a snapshot": ofSnapshot} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +113,8 @@ func TestACloneReachesNoOtherNamespace(t *testing.T) {
 					}
 				}
 				for _, object := range step.Create {
-					if of, ok := object.(*snapshotv1beta1.VirtualMachineRestore); ok && strings.Contains(strings.Join(of.Spec.Patches, " "), "other") {
+					if of, ok := object.(*snapshotv1beta1.VirtualMachineRestore); ok &&
+						strings.Contains(strings.Join(of.Spec.Patches, " "), "other") {
 						t.Errorf("the VM is patched with %v", of.Spec.Patches)
 					}
 					made++
@@ -131,7 +139,8 @@ func TestClaimsThatWaitKeepTheSnapshot(t *testing.T) {
 	for range 3 {
 		c.next(all)
 	}
-	if c.Snapshot == nil || c.Restore == nil || c.Clone.Status.RestoreName == nil || slices.Contains(c.events, "PVCBound") {
+	if c.Snapshot == nil || c.Restore == nil || c.Clone.Status.RestoreName == nil ||
+		slices.Contains(c.events, "PVCBound") {
 		t.Fatalf("the snapshot is needed: %+v", c.Clone.Status)
 	}
 	if !conditions.IsTrue(c.Clone.Status.Conditions, v1beta1.ConditionReady) {
@@ -171,17 +180,21 @@ func TestObstacles(t *testing.T) {
 		event  string
 	}{
 		"no source": {
-			underway(unset, func(c *cluster) { c.Source = nil }), ": Progressing=False Pending, Ready=False Source doesnt exist: VirtualMachine default/vm", "SourceDoesNotExist",
+			underway(unset, func(c *cluster) { c.Source = nil }),
+			": Progressing=False Pending, Ready=False Source doesnt exist: VirtualMachine default/vm", "SourceDoesNotExist",
 		},
 		"no source, a snapshot": {
 			underway(unset, func(c *cluster) { ofSnapshot(c); c.Snapshot = nil }),
-			": Progressing=False Pending, Ready=False Source doesnt exist: VirtualMachineSnapshot default/snap", "SourceDoesNotExist",
+			": Progressing=False Pending, Ready=False Source doesnt exist: VirtualMachineSnapshot default/snap",
+			"SourceDoesNotExist",
 		},
 		"a source that says nothing": {
-			underway(unset, func(c *cluster) { c.Clone.Spec.Source = nil }), ": Progressing=False Pending, Ready=False clone c is defined with an unknown source type ", "",
+			underway(unset, func(c *cluster) { c.Clone.Spec.Source = nil }),
+			": Progressing=False Pending, Ready=False clone c is defined with an unknown source type ", "",
 		},
 		"another kind of target": {
-			underway(unset, func(c *cluster) { c.Clone.Spec.Target.Kind = "Pod" }), ": Progressing=False Pending, Ready=False target type is unknown: Pod", "",
+			underway(unset, func(c *cluster) { c.Clone.Spec.Target.Kind = "Pod" }),
+			": Progressing=False Pending, Ready=False target type is unknown: Pod", "",
 		},
 		"a TPM": {
 			underway(unset, func(c *cluster) {
@@ -191,11 +204,13 @@ func TestObstacles(t *testing.T) {
 		},
 		"a volume without snapshots": {
 			underway(unset, func(c *cluster) { c.Source.Status.VolumeSnapshotStatuses[0].Enabled = false }),
-			": Progressing=False Pending, Ready=False Virtual Machine volume root does not support snapshots", "VMVolumeSnapshotsInvalid",
+			": Progressing=False Pending, Ready=False Virtual Machine volume root does not support snapshots",
+			"VMVolumeSnapshotsInvalid",
 		},
 		"a volume of which nothing is known": {
 			underway(unset, func(c *cluster) { c.Source.Status.VolumeSnapshotStatuses = nil }),
-			": Progressing=False Pending, Ready=False Virtual Machine volume root snapshot support unknown", "VMVolumeSnapshotsInvalid",
+			": Progressing=False Pending, Ready=False Virtual Machine volume root snapshot support unknown",
+			"VMVolumeSnapshotsInvalid",
 		},
 		"two volumes without snapshots": {
 			underway(unset, func(c *cluster) {
@@ -207,16 +222,19 @@ func TestObstacles(t *testing.T) {
 		},
 		"a snapshot of the user's under that name": {
 			underway(unset, func(c *cluster) {
-				c.Snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tmp-snapshot-c1"}}
+				c.Snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+					Name: "tmp-snapshot-c1"}}
 			}),
 			": Progressing=True Still processing, Ready=False Still processing (VirtualMachineSnapshot default/tmp-snapshot-c1 exists already and does not belong to the clone: delete it)", "",
 		},
 		"a snapshot that is gone": {
-			underway(taking, func(c *cluster) { c.Snapshot = nil }), failed("snapshot tmp-snapshot-c1 does not exist anymore"), "SnapshotDeleted",
+			underway(taking, func(c *cluster) { c.Snapshot = nil }), failed("snapshot tmp-snapshot-c1 does not exist anymore"),
+			"SnapshotDeleted",
 		},
 		"a snapshot with an error": {
 			underway(taking, func(c *cluster) {
-				c.Snapshot.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{Error: &snapshotv1beta1.Error{Message: ptr.To("no space")}}
+				c.Snapshot.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{Error: &snapshotv1beta1.Error{Message: ptr.To(
+					"no space")}}
 			}),
 			"SnapshotInProgress: Progressing=True Still processing, Ready=False Still processing (snapshot tmp-snapshot-c1: no space)", "",
 		},
@@ -227,24 +245,31 @@ func TestObstacles(t *testing.T) {
 			failed("snapshot tmp-snapshot-c1 has failed"), "SnapshotFailed",
 		},
 		"no content": {
-			underway(taking, func(c *cluster) { c.Content = nil }), failed("snapshot content vmsnapshot-content-uid-tmp-snapshot-c1 in namespace default does not exist"), "SnapshotContentInvalid",
+			underway(taking, func(c *cluster) { c.Content = nil }),
+			failed("snapshot content vmsnapshot-content-uid-tmp-snapshot-c1 in namespace default does not exist"),
+			"SnapshotContentInvalid",
 		},
 		"a content without a VM": {
-			underway(taking, func(c *cluster) { c.Content.Spec.Source.VirtualMachine = nil }), failed("snapshot content vmsnapshot-content-uid-tmp-snapshot-c1 contains no VirtualMachine"), "SnapshotContentInvalid",
+			underway(taking, func(c *cluster) { c.Content.Spec.Source.VirtualMachine = nil }),
+			failed("snapshot content vmsnapshot-content-uid-tmp-snapshot-c1 contains no VirtualMachine"),
+			"SnapshotContentInvalid",
 		},
 		"a content without a snapshot": {
-			underway(taking, func(c *cluster) { c.Content.Spec.VirtualMachineSnapshotName = nil }), failed("cannot get snapshot name from content vmsnapshot-content-uid-tmp-snapshot-c1"), "SnapshotContentInvalid",
+			underway(taking, func(c *cluster) { c.Content.Spec.VirtualMachineSnapshotName = nil }),
+			failed("cannot get snapshot name from content vmsnapshot-content-uid-tmp-snapshot-c1"), "SnapshotContentInvalid",
 		},
 		"the content of another snapshot": {
 			underway(taking, func(c *cluster) { c.Content.Spec.VirtualMachineSnapshotName = ptr.To("other") }),
-			failed("snapshot content vmsnapshot-content-uid-tmp-snapshot-c1 does not belong to snapshot tmp-snapshot-c1"), "SnapshotContentInvalid",
+			failed("snapshot content vmsnapshot-content-uid-tmp-snapshot-c1 does not belong to snapshot tmp-snapshot-c1"),
+			"SnapshotContentInvalid",
 		},
 		"a content with more volumes than any VM": {
 			underway(taking, func(c *cluster) { c.Content.Spec.VolumeBackups = make([]snapshotv1beta1.VolumeBackup, 258) }),
 			failed("VMSnapshotContent default/vmsnapshot-content-uid-tmp-snapshot-c1 has 258 volumes, and a VirtualMachine has at most 257"), "SnapshotContentInvalid",
 		},
 		"a content without a volume": {
-			underway(taking, func(c *cluster) { c.Content.Spec.VolumeBackups = nil }), failed("volume root is not backed up in snapshot tmp-snapshot-c1"), "SnapshotContentInvalid",
+			underway(taking, func(c *cluster) { c.Content.Spec.VolumeBackups = nil }),
+			failed("volume root is not backed up in snapshot tmp-snapshot-c1"), "SnapshotContentInvalid",
 		},
 		"a content without two volumes": {
 			underway(taking, func(c *cluster) {
@@ -259,10 +284,12 @@ func TestObstacles(t *testing.T) {
 				backup.PersistentVolumeClaim.Labels = map[string]string{v1.PersistentStateLabel: "vm"}
 				c.Content.Spec.VolumeBackups = append(c.Content.Spec.VolumeBackups, backup)
 			}),
-			failed("Clone of source with backendstorage is not supported: snapshot default/tmp-snapshot-c1"), "SnapshotContentInvalid",
+			failed("Clone of source with backendstorage is not supported: snapshot default/tmp-snapshot-c1"),
+			"SnapshotContentInvalid",
 		},
 		"a snapshot that is gone before the restore": {
-			underway(inProgress, func(c *cluster) { c.Snapshot = nil }), failed("snapshot tmp-snapshot-c1 does not exist anymore"), "SnapshotDeleted",
+			underway(inProgress, func(c *cluster) { c.Snapshot = nil }),
+			failed("snapshot tmp-snapshot-c1 does not exist anymore"), "SnapshotDeleted",
 		},
 		"a source that is gone before the restore": {
 			func(t *testing.T, c *cluster) {
@@ -270,7 +297,8 @@ func TestObstacles(t *testing.T) {
 				c.until(t, inProgress, all)
 				c.Snapshot = nil
 			},
-			"RestoreInProgress: Progressing=False Pending, Ready=False Source doesnt exist: VirtualMachineSnapshot default/snap", "SourceDoesNotExist",
+			"RestoreInProgress: Progressing=False Pending, Ready=False Source doesnt exist: VirtualMachineSnapshot default/snap",
+			"SourceDoesNotExist",
 		},
 		"a target that exists": {
 			underway(inProgress, func(c *cluster) { c.Target = c.Source }),
@@ -282,7 +310,8 @@ func TestObstacles(t *testing.T) {
 		},
 		"a restore of the user's under that name": {
 			underway(inProgress, func(c *cluster) {
-				c.Restore = &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tmp-restore-c1"}}
+				c.Restore = &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+					Name: "tmp-restore-c1"}}
 			}),
 			"RestoreInProgress: Progressing=True Still processing, Ready=False Still processing (VirtualMachineRestore default/tmp-restore-c1 exists already and does not belong to the clone: delete it)", "",
 		},
@@ -291,7 +320,8 @@ func TestObstacles(t *testing.T) {
 			restoring(func(c *cluster) {
 				c.Restore.Status = restoreStatus(snapshotv1beta1.ConditionProgressing, corev1.ConditionFalse)
 			}),
-			"RestoreInProgress: Progressing=True Still processing, Ready=False Still processing (restore tmp-restore-c1: why)", "",
+			"RestoreInProgress: Progressing=True Still processing, Ready=False Still processing (restore tmp-restore-c1: why)",
+			"",
 		},
 		"a restore that has failed": {
 			restoring(func(c *cluster) {
@@ -334,8 +364,11 @@ func withData(vm *v1.VirtualMachine) {
 	vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, volume)
 }
 
-func restoreStatus(kind snapshotv1beta1.ConditionType, value corev1.ConditionStatus) *snapshotv1beta1.VirtualMachineRestoreStatus {
-	return &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: kind, Status: value, Reason: "why"}}}
+func restoreStatus(
+	kind snapshotv1beta1.ConditionType, value corev1.ConditionStatus,
+) *snapshotv1beta1.VirtualMachineRestoreStatus {
+	return &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: kind, Status: value,
+		Reason: "why"}}}
 }
 
 // describe formats phase and conditions.
@@ -390,12 +423,14 @@ func TestACloneWaitsForItsTarget(t *testing.T) {
 	if got := describe(&c.Clone.Status); got != want || len(c.deleted) > 0 || len(c.events) > events {
 		t.Errorf("got %s, deleted %v, events %v", got, c.deleted, c.events[events:])
 	}
-	if step := c.next(all); len(step.Create)+len(step.Delete)+len(step.Events) > 0 || step.RequeueAfter != 0 || describe(step.Status) != want {
+	if step := c.next(all); len(step.Create)+len(step.Delete)+len(step.Events) > 0 || step.RequeueAfter != 0 ||
+		describe(step.Status) != want {
 		t.Errorf("it changes without a reason: %+v", step)
 	}
 	c.Target = target
 	c.until(t, v1beta1.Succeeded, all)
-	if c.Snapshot != nil || c.Restore != nil || describe(&c.Clone.Status) != "Succeeded: Progressing=False Ready, Ready=True Ready" {
+	if c.Snapshot != nil || c.Restore != nil ||
+		describe(&c.Clone.Status) != "Succeeded: Progressing=False Ready, Ready=True Ready" {
 		t.Errorf("got %s", describe(&c.Clone.Status))
 	}
 }
@@ -426,8 +461,10 @@ func TestFailed(t *testing.T) {
 	c.until(t, v1beta1.RestoreInProgress, all)
 	step = Next(c.seen())
 	got = Failed(c.seen(), step, refused)
-	want := []Event{{Type: "Warning", Reason: "RestoreCreationFailed", Note: "failed creating restore tmp-restore-c1 for clone c: denied by team.example"}}
-	if diff := cmp.Diff(want, got.Events); diff != "" || got.Status.Phase != v1beta1.RestoreInProgress || got.Status.RestoreName != nil {
+	want := []Event{{Type: "Warning", Reason: "RestoreCreationFailed",
+		Note: "failed creating restore tmp-restore-c1 for clone c: denied by team.example"}}
+	if diff := cmp.Diff(want, got.Events); diff != "" || got.Status.Phase != v1beta1.RestoreInProgress ||
+		got.Status.RestoreName != nil {
 		t.Errorf("%s, %+v", diff, got.Status)
 	}
 	c.unbound = true
@@ -435,7 +472,8 @@ func TestFailed(t *testing.T) {
 	c.unbound = false
 	c.settle()
 	got = Failed(c.seen(), Next(c.seen()), refused)
-	if want := "Succeeded: Progressing=False Ready, Ready=True Ready (denied by team.example)"; describe(got.Status) != want || got.Status.RestoreName == nil {
+	if want := "Succeeded: Progressing=False Ready, Ready=True Ready (denied by team.example)"; describe(
+		got.Status) != want || got.Status.RestoreName == nil {
 		t.Errorf("got %s", describe(got.Status))
 	}
 	c.Clone.Status = *got.Status

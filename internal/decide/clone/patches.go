@@ -19,14 +19,15 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/firmware"
 )
 
-// Limits of filters. A filter is a regular expression, which needs memory when it is compiled, and time for each character of a key.
+// Limits of filters. A filter is a regular expression, which needs memory when it is compiled, and time for each
+// character of a key.
 const (
 	// MaxFilters is how many filters a list may have.
 	MaxFilters = 256
 	// MaxFilter is how long a filter may be, in bytes. Keys of labels and annotations have 317 characters at most.
 	MaxFilter = 512
-	// maxInstructions is how many instructions the expressions of a list may have after compilation. A short expression with repetitions
-	// can have millions.
+	// maxInstructions is how many instructions the expressions of a list may have after compilation. A short expression
+	// with repetitions can have millions.
 	maxInstructions = 8192
 	// maxKeys is the maximum total size, in bytes, of the keys to which a list is applied.
 	maxKeys = 64 << 10
@@ -46,9 +47,11 @@ const (
 	pathMetadata  = "/metadata/annotations/"
 )
 
-// patches returns the JSON patch operations that turn the VM in a snapshot into the target, which shares neither MAC addresses nor the
-// identity of its firmware with the source. The user's patches are last.
-func patches(vmClone *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMachine, target string) ([]string, error) {
+// patches returns the JSON patch operations that turn the VM in a snapshot into the target, which shares neither MAC
+// addresses nor the identity of its firmware with the source. The user's patches are last.
+func patches(
+	vmClone *v1beta1.VirtualMachineClone, source *snapshotv1beta1.VirtualMachine, target string,
+) ([]string, error) {
 	template, spec := source.Spec.Template, &vmClone.Spec
 	operations := slices.Concat(
 		addresses(template.Spec.Domain.Devices.Interfaces, spec.NewMacAddresses),
@@ -84,8 +87,8 @@ func patches(vmClone *v1beta1.VirtualMachineClone, source *snapshotv1beta1.Virtu
 	return append(out, spec.Patches...), nil
 }
 
-// addresses returns the operations that set the chosen MAC addresses and remove the others. An interface without a MAC address gets one
-// when the VM starts.
+// addresses returns the operations that set the chosen MAC addresses and remove the others. An interface without a MAC
+// address gets one when the VM starts.
 func addresses(interfaces []v1.Interface, chosen map[string]string) []operation {
 	var out []operation
 	for i := range interfaces {
@@ -96,9 +99,10 @@ func addresses(interfaces []v1.Interface, chosen map[string]string) []operation 
 	return out
 }
 
-// identity returns the operations that remove UUID and serial number, and set the requested serial number, so that the target gets its own.
-// KubeVirt ignores a requested serial number if the source's template has no firmware. keepsName reports whether the target has the name of
-// the source, which was deleted: the restore gives it the record of the source's identity, unlike a target with another name.
+// identity returns the operations that remove UUID and serial number, and set the requested serial number, so that the
+// target gets its own. KubeVirt ignores a requested serial number if the source's template has no firmware. keepsName
+// reports whether the target has the name of the source, which was deleted: the restore gives it the record of the
+// source's identity, unlike a target with another name.
 func identity(source *v1.Firmware, serial *string, keepsName bool) []operation {
 	var out []operation
 	if keepsName {
@@ -178,7 +182,8 @@ func expressionOf(filter string) string {
 	return text
 }
 
-// sizeOf returns the approximate number of instructions to which a regular expression is compiled, without compiling it.
+// sizeOf returns the approximate number of instructions to which a regular expression is compiled, without compiling
+// it.
 func sizeOf(expression *syntax.Regexp) int {
 	size := 1 + len(expression.Rune)
 	for _, sub := range expression.Sub {
@@ -190,8 +195,9 @@ func sizeOf(expression *syntax.Regexp) int {
 	return min(size, maxInstructions+1)
 }
 
-// compile returns the filters that keep keys, and those that exclude keys. As in KubeVirt, a filter is a regular expression that matches
-// anywhere in a key, except that * matches all keys. A filter that is not a valid regular expression matches nothing.
+// compile returns the filters that keep keys, and those that exclude keys. As in KubeVirt, a filter is a regular
+// expression that matches anywhere in a key, except that * matches all keys. A filter that is not a valid regular
+// expression matches nothing.
 func compile(filters []string) (keeps, excludes []*regexp.Regexp, err error) {
 	if err := CheckFilters(filters); err != nil {
 		return nil, nil, err

@@ -38,7 +38,8 @@ func TestPatches(t *testing.T) {
 		},
 		"the firmware": {
 			vm: func(vm *vm) {
-				vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "u", Serial: "s", Bootloader: &v1.Bootloader{BIOS: &v1.BIOS{}}}
+				vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "u", Serial: "s",
+					Bootloader: &v1.Bootloader{BIOS: &v1.BIOS{}}}
 			},
 			want: []string{noAddress, `{"op":"add","path":"/spec/template/spec/domain/firmware","value":{"bootloader":{"bios":{}}}}`},
 		},
@@ -55,7 +56,8 @@ func TestPatches(t *testing.T) {
 				vm.Labels["a/b~c"] = ""
 				vm.Annotations[firmware.IdentityAnnotation], vm.Annotations[snapshot.LastRestoreAnnotation] = "x", "old-1"
 				vm.Annotations[firmware.RecordAnnotation] = "x"
-				vm.Spec.Template.ObjectMeta.Labels, vm.Spec.Template.ObjectMeta.Annotations = map[string]string{"l": ""}, map[string]string{"a": ""}
+				vm.Spec.Template.ObjectMeta.Labels, vm.Spec.Template.ObjectMeta.Annotations = map[string]string{"l": ""},
+					map[string]string{"a": ""}
 			},
 			change: func(s *spec) {
 				s.LabelFilters, s.AnnotationFilters = []string{}, []string{}
@@ -127,7 +129,8 @@ func TestFilters(t *testing.T) {
 			for _, o := range removed {
 				delete(left, strings.ReplaceAll(o.Path, "~1", "/"))
 			}
-			if diff := cmp.Diff(append([]string{}, tc.kept...), append([]string{}, slices.Sorted(maps.Keys(left))...)); diff != "" {
+			if diff := cmp.Diff(append([]string{}, tc.kept...),
+				append([]string{}, slices.Sorted(maps.Keys(left))...)); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -41,7 +41,8 @@ func (s *scope) begin() {
 // awaitSource reports that the source does not exist.
 func (s *scope) awaitSource() {
 	source := s.Clone.Spec.Source
-	s.pending(clone.SourceDoesNotExistEvent, fmt.Sprintf("Source doesnt exist: %s %s/%s", source.Kind, s.Clone.Namespace, source.Name))
+	s.pending(clone.SourceDoesNotExistEvent,
+		fmt.Sprintf("Source doesnt exist: %s %s/%s", source.Kind, s.Clone.Namespace, source.Name))
 }
 
 // takeSnapshot creates the temporary snapshot.
@@ -71,7 +72,8 @@ func (s *scope) takeSnapshot() {
 	s.record(clone.SnapshotCreatedEvent, fmt.Sprintf("created snapshot %s for clone %s", name, s.Clone.Name))
 }
 
-// awaitSnapshot waits until the snapshot can be restored. KubeVirt waits forever for a snapshot that has failed or was deleted.
+// awaitSnapshot waits until the snapshot can be restored. KubeVirt waits forever for a snapshot that has failed or was
+// deleted.
 func (s *scope) awaitSnapshot() {
 	if isTemporary(s.Clone) && s.status.SnapshotName == nil {
 		s.takeSnapshot()
@@ -91,7 +93,8 @@ func (s *scope) awaitSnapshot() {
 			return
 		}
 		s.advance(v1beta1.RestoreInProgress)
-		s.record(clone.SnapshotReadyEvent, fmt.Sprintf("snapshot %s for clone %s is ready to use", s.Snapshot.Name, s.Clone.Name))
+		s.record(clone.SnapshotReadyEvent,
+			fmt.Sprintf("snapshot %s for clone %s is ready to use", s.Snapshot.Name, s.Clone.Name))
 	}
 }
 
@@ -100,8 +103,8 @@ func IsReady(vmSnapshot *snapshotv1beta1.VirtualMachineSnapshot) bool {
 	return vmSnapshot.Status != nil && ptr.Deref(vmSnapshot.Status.ReadyToUse, false)
 }
 
-// lacksSnapshot reports whether there is no usable snapshot, and then sets the status. If the snapshot is the clone's source, it may be
-// created again.
+// lacksSnapshot reports whether there is no usable snapshot, and then sets the status. If the snapshot is the clone's
+// source, it may be created again.
 func (s *scope) lacksSnapshot() bool {
 	switch {
 	case s.Snapshot == nil && !isTemporary(s.Clone):
@@ -129,8 +132,10 @@ func (s *scope) restore() {
 	case vmRestore != nil && vmRestore.Status != nil && ptr.Deref(vmRestore.Status.Complete, false):
 		s.status.TargetName = ptr.To(vmRestore.Spec.Target.Name)
 		s.advance(v1beta1.CreatingTargetVM)
-		s.record(clone.RestoreReadyEvent, fmt.Sprintf("restore %s for clone %s is ready to use", vmRestore.Name, s.Clone.Name))
-	case vmRestore != nil && vmRestore.Status != nil && conditions.IsTrue(vmRestore.Status.Conditions, snapshotv1beta1.ConditionFailure):
+		s.record(clone.RestoreReadyEvent,
+			fmt.Sprintf("restore %s for clone %s is ready to use", vmRestore.Name, s.Clone.Name))
+	case vmRestore != nil && vmRestore.Status != nil &&
+		conditions.IsTrue(vmRestore.Status.Conditions, snapshotv1beta1.ConditionFailure):
 		// KubeVirt treats this restore as complete.
 		s.fail(clone.RestoreFailedEvent, fmt.Sprintf("restore %s has failed", vmRestore.Name), restoreProblem(vmRestore))
 	case s.lacksSnapshot():
@@ -149,13 +154,15 @@ func (s *scope) createRestore() {
 	name := TargetName(s.Clone)
 	if s.Target != nil {
 		// KubeVirt replaces the disks if the snapshot was taken of this VM, and waits forever otherwise.
-		s.refuse(fmt.Errorf("VirtualMachine %s/%s exists already: delete it, or clone to another name", s.Clone.Namespace, name))
+		s.refuse(fmt.Errorf("VirtualMachine %s/%s exists already: delete it, or clone to another name", s.Clone.Namespace,
+			name))
 		return
 	}
 	list, err := patches(s.Clone, s.Content.Spec.Source.VirtualMachine, name)
 	if err != nil {
 		// KubeVirt retries forever, although neither the clone nor the snapshot can change.
-		s.fail(clone.RestoreCreationFailedEvent, fmt.Sprintf("error generating patches for clone %s: %v", s.Clone.Name, err), "")
+		s.fail(clone.RestoreCreationFailedEvent, fmt.Sprintf("error generating patches for clone %s: %v", s.Clone.Name, err),
+			"")
 		return
 	}
 	s.step.Create = append(s.step.Create, s.newRestore(list))
@@ -170,8 +177,8 @@ func (s *scope) restoring() {
 	s.record(clone.RestoreCreatedEvent, fmt.Sprintf("created restore %s for clone %s", name, s.Clone.Name))
 }
 
-// awaitTarget ends the clone when the target, which the restore has created, exists. As in KubeVirt, it waits for the target, because only
-// a clone that has succeeded is deleted with its target.
+// awaitTarget ends the clone when the target, which the restore has created, exists. As in KubeVirt, it waits for the
+// target, because only a clone that has succeeded is deleted with its target.
 func (s *scope) awaitTarget() {
 	name := TargetName(s.Clone)
 	if s.Target == nil {
@@ -185,7 +192,8 @@ func (s *scope) awaitTarget() {
 	s.cleanUp()
 }
 
-// finish deletes the snapshot and the restore when they are no longer needed, and the clone itself when its target was deleted.
+// finish deletes the snapshot and the restore when they are no longer needed, and the clone itself when its target was
+// deleted.
 func (s *scope) finish() {
 	switch {
 	case s.Target == nil:
@@ -200,12 +208,14 @@ func IsWaiting(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Status.Phase != corev1.ClaimBound
 }
 
-// cleanUp deletes the temporary objects once the claims are filled from the snapshot, some of them only when the target starts.
+// cleanUp deletes the temporary objects once the claims are filled from the snapshot, some of them only when the target
+// starts.
 func (s *scope) cleanUp() {
 	if slices.ContainsFunc(s.Claims, IsWaiting) {
 		return
 	}
-	if vmSnapshot := s.Snapshot; isTemporary(s.Clone) && vmSnapshot != nil && s.isOwned(vmSnapshot) && vmSnapshot.DeletionTimestamp == nil {
+	if vmSnapshot := s.Snapshot; isTemporary(s.Clone) && vmSnapshot != nil && s.isOwned(vmSnapshot) &&
+		vmSnapshot.DeletionTimestamp == nil {
 		s.step.Delete = append(s.step.Delete, vmSnapshot)
 	}
 	if vmRestore := s.Restore; vmRestore != nil && s.isOwned(vmRestore) && vmRestore.DeletionTimestamp == nil {
@@ -217,5 +227,6 @@ func (s *scope) cleanUp() {
 }
 
 func foreign(kind string, object metav1.Object) error {
-	return fmt.Errorf("%s %s/%s exists already and does not belong to the clone: delete it", kind, object.GetNamespace(), object.GetName())
+	return fmt.Errorf("%s %s/%s exists already and does not belong to the clone: delete it", kind, object.GetNamespace(),
+		object.GetName())
 }

@@ -24,11 +24,14 @@ const (
 	reasonFailed     = "Failed"
 )
 
-// maxText is the maximum length of a text in the status, in characters. It may contain texts of the user, such as a patch.
+// maxText is the maximum length of a text in the status, in characters. It may contain texts of the user, such as a
+// patch.
 const maxText = 4096
 
 // set sets the two conditions.
-func (s *scope) set(progressing corev1.ConditionStatus, progress string, ready corev1.ConditionStatus, reason, message string) {
+func (s *scope) set(
+	progressing corev1.ConditionStatus, progress string, ready corev1.ConditionStatus, reason, message string,
+) {
 	now := metav1.NewTime(s.Now)
 	conditions.Set(&s.status.Conditions, v1beta1.Condition{
 		Type: v1beta1.ConditionProgressing, Status: progressing, Reason: progress, LastTransitionTime: now,
@@ -38,9 +41,11 @@ func (s *scope) set(progressing corev1.ConditionStatus, progress string, ready c
 	})
 }
 
-// working reports that the clone is in progress. The message, which KubeVirt does not have, is what the snapshot or the restore waits for.
+// working reports that the clone is in progress. The message, which KubeVirt does not have, is what the snapshot or the
+// restore waits for.
 func (s *scope) working(message string) {
-	s.set(corev1.ConditionTrue, reasonProcessing, corev1.ConditionFalse, reasonProcessing, printable.Text(message, maxText))
+	s.set(corev1.ConditionTrue, reasonProcessing, corev1.ConditionFalse, reasonProcessing,
+		printable.Text(message, maxText))
 }
 
 func (s *scope) advance(phase v1beta1.VirtualMachineClonePhase) {
@@ -72,7 +77,8 @@ func (s *scope) fail(event, text, details string) {
 	s.record(event, text)
 }
 
-// record adds an event. As in KubeVirt, those of a clone are of type Normal, also for failures, except for a restore that was not created.
+// record adds an event. As in KubeVirt, those of a clone are of type Normal, also for failures, except for a restore
+// that was not created.
 func (s *scope) record(reason, note string) {
 	kind := corev1.EventTypeNormal
 	if reason == clone.RestoreCreationFailedEvent {
@@ -110,7 +116,8 @@ func Failed(o Observed, step Step, err error) Step {
 	return *s.step
 }
 
-// reportCleanup reports an error of deleting the temporary objects. The target exists already, so the clone keeps its state.
+// reportCleanup reports an error of deleting the temporary objects. The target exists already, so the clone keeps its
+// state.
 func (s *scope) reportCleanup(err error) {
 	if ready := conditions.Find(s.status.Conditions, v1beta1.ConditionReady); ready != nil {
 		changed := *ready

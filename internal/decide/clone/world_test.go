@@ -23,7 +23,8 @@ import (
 
 const mac = "02:00:00:00:00:01"
 
-// cluster is a Observed whose objects change as those of an API server do, and those of the reconcilers of snapshots and restores.
+// cluster is a Observed whose objects change as those of an API server do, and those of the reconcilers of snapshots
+// and restores.
 type cluster struct {
 	Observed
 	// deleted are the kinds of the objects that were deleted, and events the reasons of events.
@@ -40,7 +41,8 @@ func newCluster(changes ...func(*cluster)) *cluster {
 		vm.Annotations = map[string]string{"note": "mine", corev1.LastAppliedConfigAnnotation: "{}"}
 		volume := v1.Volume{Name: "root"}
 		volume.DataVolume = &v1.DataVolumeSource{Name: "root-dv"}
-		vm.Spec.Template.Spec.Volumes = []v1.Volume{volume, {Name: "image", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "x"}}}}
+		vm.Spec.Template.Spec.Volumes = []v1.Volume{volume,
+			{Name: "image", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "x"}}}}
 		vm.Spec.Template.Spec.Domain.Devices.Interfaces = []v1.Interface{{Name: "default", MacAddress: mac}}
 		vm.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: true}, {Name: "image"}}
 	}).Obj()
@@ -59,8 +61,10 @@ func newCluster(changes ...func(*cluster)) *cluster {
 
 // ofSnapshot makes the source a snapshot of the user's, which is ready.
 func ofSnapshot(c *cluster) {
-	c.Clone.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot", Name: "snap"}
-	c.Snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "snap", UID: "s1"}}
+	c.Clone.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"),
+		Kind: "VirtualMachineSnapshot", Name: "snap"}
+	c.Snapshot = &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "snap",
+		UID: "s1"}}
 	c.settle()
 }
 
@@ -134,9 +138,11 @@ func (c *cluster) apply(step Step, chosen func() bool) {
 func (c *cluster) settle() {
 	if of := c.Snapshot; of != nil && of.Status == nil {
 		of.Status = &snapshotv1beta1.VirtualMachineSnapshotStatus{Phase: snapshotv1beta1.Succeeded, ReadyToUse: ptr.To(true)}
-		c.Content = &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: capture.ContentName(of)}}
+		c.Content = &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			Name: capture.ContentName(of)}}
 		c.Content.Spec.VirtualMachineSnapshotName = ptr.To(of.Name)
-		c.Content.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: c.Source.ObjectMeta, Spec: *c.Source.Spec.DeepCopy()}
+		c.Content.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: c.Source.ObjectMeta,
+			Spec: *c.Source.Spec.DeepCopy()}
 		c.Content.Spec.VolumeBackups = []snapshotv1beta1.VolumeBackup{{VolumeName: "root"}}
 	}
 	if of := c.Restore; of != nil && of.Status == nil {
@@ -172,7 +178,8 @@ func (c *cluster) until(t *testing.T, phase v1beta1.VirtualMachineClonePhase, ch
 			}
 			return
 		}
-		if got := health.Kstatus(t, c.Clone); c.Clone.Status.Phase != v1beta1.Succeeded && c.Clone.Status.Phase != "" && got != health.InProgress {
+		if got := health.Kstatus(t, c.Clone); c.Clone.Status.Phase != v1beta1.Succeeded && c.Clone.Status.Phase != "" &&
+			got != health.InProgress {
 			t.Errorf("the clone is in phase %s, and kstatus is %s", c.Clone.Status.Phase, got)
 		}
 	}

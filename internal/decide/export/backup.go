@@ -36,7 +36,9 @@ func (o *Observed) backupSource() source {
 		return s
 	}
 	if !metav1.IsControlledBy(o.Export, b) {
-		s.wait(exportapi.InitializingReason, "VirtualMachineBackup %s/%s is exported by nothing but the export that is created for it if its mode is Pull", namespace, name)
+		s.wait(exportapi.InitializingReason,
+			"VirtualMachineBackup %s/%s is exported by nothing but the export that is created for it if its mode is Pull",
+			namespace, name)
 		return s
 	}
 	s.pulled = true
@@ -132,7 +134,8 @@ func (o *Observed) takeReport(s *source) bool {
 
 // setRead sets the condition BackupRead. Without a problem, all was read.
 func (o *Observed) setRead(s *source, problem string) {
-	s.condition = condition(exportv1.ConditionBackupRead, corev1.ConditionFalse, exportapi.NotAllVolumesReadReason, problem)
+	s.condition = condition(exportv1.ConditionBackupRead, corev1.ConditionFalse, exportapi.NotAllVolumesReadReason,
+		problem)
 	if problem == "" {
 		s.condition = condition(exportv1.ConditionBackupRead, corev1.ConditionTrue, exportapi.AllVolumesReadReason, "")
 	}

@@ -25,11 +25,14 @@ import (
 func ofBackup() *Observed {
 	w := exportOf(KindBackup, "backup.kubevirt.io", "b")
 	w.Config.AgentCA = "agents"
-	w.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b", UID: "backup-uid", CreationTimestamp: metav1.NewTime(now)}}
+	w.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b",
+		UID: "backup-uid", CreationTimestamp: metav1.NewTime(now)}}
 	w.Backup.Spec.Mode = ptr.To(v1alpha1.PullMode)
-	w.Backup.Status = &v1alpha1.VirtualMachineBackupStatus{IncludedVolumes: []v1alpha1.BackupVolumeInfo{{VolumeName: "root"}, {VolumeName: "data"}}}
+	w.Backup.Status = &v1alpha1.VirtualMachineBackupStatus{
+		IncludedVolumes: []v1alpha1.BackupVolumeInfo{{VolumeName: "root"}, {VolumeName: "data"}}}
 	w.Export.OwnerReferences = []metav1.OwnerReference{{UID: "backup-uid", Controller: ptr.To(true)}}
-	w.Guest = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vm.example", UID: "vmi-uid"}}
+	w.Guest = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vm.example",
+		UID: "vmi-uid"}}
 	w.Guest.Status.NodeName = "blue"
 	w.Guest.Status.DiskBackupRecord = backup.Record{ID: "backup-uid", Pull: true, Stage: backup.Running}.Status()
 	return w
@@ -59,15 +62,17 @@ func (w *Observed) runPod(t *testing.T) {
 		t.Fatalf("there is no Pod: %s", w.readiness())
 	}
 	w.Service, w.Pod = w.service(), step.Pod
-	w.Pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	w.Pod.Status = corev1.PodStatus{Phase: corev1.PodRunning,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 }
 
 // endPod ends it with a termination message.
 func (w *Observed) endPod(message string) {
 	w.Pod.Status.Phase, w.Pod.Status.Conditions = corev1.PodFailed, nil
-	w.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-		Message: message, FinishedAt: metav1.NewTime(w.Now),
-	}}}}
+	w.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Container,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Message: message, FinishedAt: metav1.NewTime(w.Now),
+		}}}}
 }
 
 func TestExportOfABackup(t *testing.T) {
@@ -93,7 +98,8 @@ func TestExportOfABackup(t *testing.T) {
 	if len(link.Volumes) != 0 || len(link.Backups) != 2 || link.Backups[0].Name != "root" {
 		t.Fatalf("the links are %+v", link)
 	}
-	endpoints := []exportv1.VirtualMachineExportBackupEndpoint{{Endpoint: exportv1.Data, Url: base + "root/data"}, {Endpoint: exportv1.Map, Url: base + "root/map"}}
+	endpoints := []exportv1.VirtualMachineExportBackupEndpoint{{Endpoint: exportv1.Data, Url: base + "root/data"},
+		{Endpoint: exportv1.Map, Url: base + "root/map"}}
 	if diff := cmp.Diff(endpoints, link.Backups[0].Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)
 	}
@@ -117,7 +123,8 @@ func TestExporterPrefersTheNodeOfTheGuest(t *testing.T) {
 	if len(terms) != 1 || terms[0].Weight != 100 || terms[0].PodAffinityTerm.TopologyKey != "kubernetes.io/hostname" {
 		t.Fatalf("got %+v", terms)
 	}
-	want := map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm", "kubevirt.io/created-by": "vmi-uid"}
+	want := map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm",
+		"kubevirt.io/created-by": "vmi-uid"}
 	if diff := cmp.Diff(want, terms[0].PodAffinityTerm.LabelSelector.MatchLabels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
@@ -187,11 +194,13 @@ func TestExportersThatEndTooEarly(t *testing.T) {
 	w.runPod(t)
 	w.endPod(`{"volumes":2,"unread":2}`)
 	w.plan(t)
-	if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil || read.Status != corev1.ConditionFalse {
+	if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil ||
+		read.Status != corev1.ConditionFalse {
 		t.Fatalf("got %+v", read)
 	}
 	w.Pod = nil
-	if step := w.plan(t); step.Pod == nil || conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead) != nil {
+	if step := w.plan(t); step.Pod == nil ||
+		conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead) != nil {
 		t.Error("what an earlier exporter has reported counts for the next one")
 	}
 	// What was read once stays read.
@@ -203,7 +212,8 @@ func TestExportersThatEndTooEarly(t *testing.T) {
 	w.plan(t)
 	w.Now = now.Add(2 * time.Hour)
 	w.plan(t)
-	if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil || read.Status != corev1.ConditionTrue {
+	if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil ||
+		read.Status != corev1.ConditionTrue {
 		t.Errorf("got %+v", read)
 	}
 	// An exporter that has not started has nothing to report.
@@ -211,7 +221,8 @@ func TestExportersThatEndTooEarly(t *testing.T) {
 	w.runPod(t)
 	w.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	w.Backup.DeletionTimestamp = ptr.To(metav1.NewTime(now))
-	if step := w.plan(t); !step.Delete || conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead) == nil {
+	if step := w.plan(t); !step.Delete ||
+		conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead) == nil {
 		t.Errorf("got %+v", step)
 	}
 }
@@ -226,7 +237,8 @@ func TestObstaclesDoNotEndAPull(t *testing.T) {
 		w.runPod(t)
 		w.plan(t)
 		change(w)
-		if step := w.plan(t); step.Delete || step.Stop || step.RequeueAfter == 0 || step.RequeueAfter > maxPoll || w.Export.Status.Phase != exportv1.Pending {
+		if step := w.plan(t); step.Delete || step.Stop || step.RequeueAfter == 0 || step.RequeueAfter > maxPoll ||
+			w.Export.Status.Phase != exportv1.Pending {
 			t.Errorf("%s: %+v", name, step)
 		}
 		// The end of the backup does end it.
@@ -269,7 +281,8 @@ func TestExportersThatAreReplacedReportBefore(t *testing.T) {
 		}
 	}
 	// Somebody deletes the Pod, such as a drain of its node.
-	for name, change := range map[string]func(*Observed){"served": func(*Observed) {}, "not known": func(w *Observed) { w.Guest = nil }} {
+	for name, change := range map[string]func(*Observed){"served": func(*Observed) {},
+		"not known": func(w *Observed) { w.Guest = nil }} {
 		w := ofBackup()
 		w.runPod(t)
 		w.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(now))
@@ -277,7 +290,8 @@ func TestExportersThatAreReplacedReportBefore(t *testing.T) {
 		w.endPod(`{"volumes":2,"unread":0}`)
 		change(w)
 		w.plan(t)
-		if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil || read.Status != corev1.ConditionTrue {
+		if read := conditions.Find(w.Export.Status.Conditions, exportv1.ConditionBackupRead); read == nil ||
+			read.Status != corev1.ConditionTrue {
 			t.Errorf("%s: what was read is lost: %+v", name, read)
 		}
 	}

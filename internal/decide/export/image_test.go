@@ -53,7 +53,8 @@ func TestImage(t *testing.T) {
 	w.Pod = podOf(w, corev1.PodRunning, func(p *corev1.Pod) { p.Status.Conditions = nil })
 	step = next(t, w)
 	expectImage(t, step, "False DigestsPending")
-	if ready := conditions.Find(step.Status.Conditions, exportv1.ConditionReady); !strings.Contains(ready.Message, "reads the disks") {
+	if ready := conditions.Find(step.Status.Conditions, exportv1.ConditionReady); !strings.Contains(ready.Message,
+		"reads the disks") {
 		t.Errorf("it waits for %q", ready.Message)
 	}
 	w.Pod = podOf(w, corev1.PodRunning)

@@ -44,8 +44,8 @@ func exportOf(kind, group, name string) *Observed {
 		vmExport.Spec.Source.APIGroup = &group
 	}
 	return &Observed{
-		Now: now, Export: vmExport, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]string{}, Used: map[string]bool{},
-		Config: Config{Image: "exporter:1", CA: "CA", CAEnd: now.Add(24 * time.Hour)},
+		Now: now, Export: vmExport, Claims: map[string]*corev1.PersistentVolumeClaim{}, Unfilled: map[string]string{},
+		Used: map[string]bool{}, Config: Config{Image: "exporter:1", CA: "CA", CAEnd: now.Add(24 * time.Hour)},
 	}
 }
 
@@ -79,7 +79,8 @@ func claimWorld(changes ...func(*corev1.PersistentVolumeClaim)) *Observed {
 func exportedVM() *v1.VirtualMachine {
 	vm := builder.MakeVM("vm").Namespace("default").UID("vm-uid").Strategy(v1.RunStrategyHalted).
 		Template(builder.MakeVMI("vm").PVC("root", "root").PVC("more", "more")).Obj()
-	vm.Annotations = map[string]string{"mine": "1", firmware.RecordAnnotation: "identity", "kubevirt.io/latest-observed-api-version": "v1", corev1.LastAppliedConfigAnnotation: "{}"}
+	vm.Annotations = map[string]string{"mine": "1", firmware.RecordAnnotation: "identity",
+		"kubevirt.io/latest-observed-api-version": "v1", corev1.LastAppliedConfigAnnotation: "{}"}
 	return vm
 }
 
@@ -102,7 +103,8 @@ func next(t *testing.T, w *Observed) *Step {
 // text returns the phase and the conditions of a status.
 func text(status *exportv1.VirtualMachineExportStatus) string {
 	out := string(status.Phase)
-	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC, exportv1.ConditionVolumesCreated} {
+	for _, kind := range []exportv1.ConditionType{exportv1.ConditionReady, exportv1.ConditionPVC,
+		exportv1.ConditionVolumesCreated} {
 		if c := conditions.Find(status.Conditions, kind); c != nil {
 			out += "; " + string(kind) + "=" + string(c.Status) + " " + c.Reason + " " + c.Message
 		}
@@ -191,13 +193,15 @@ func TestPolling(t *testing.T) {
 		w.Export.Status, w.Now = step.Status, w.Now.Add(step.RequeueAfter)
 	}
 	const s = time.Second
-	if want := []time.Duration{10 * s, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s}; !slices.Equal(after, want) {
+	if want := []time.Duration{10 * s, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s}; !slices.Equal(after,
+		want) {
 		t.Fatalf("got %v, want %v", after, want)
 	}
 	// Another reason begins anew, although the status is the same.
 	w.Used["data"], w.Unfilled["data"] = false, ""
 	step := next(t, w)
-	if step.RequeueAfter != poll || !conditions.Find(step.Status.Conditions, exportv1.ConditionReady).LastTransitionTime.Time.Equal(w.Now) {
+	if step.RequeueAfter != poll ||
+		!conditions.Find(step.Status.Conditions, exportv1.ConditionReady).LastTransitionTime.Time.Equal(w.Now) {
 		t.Errorf("got %+v", step)
 	}
 	// So it is with a Pod that does not start.
@@ -231,7 +235,8 @@ func serviceOf(w *Observed) *corev1.Service { return w.service() }
 func TestPodIsMadeOnce(t *testing.T) {
 	w := claimWorld(diskContent)
 	step := next(t, w)
-	if step.Service == nil || step.Pod == nil || !step.Token || step.Certificate == "" || !step.CertificateEnd.Equal(now.Add(2*time.Hour+4*time.Minute)) {
+	if step.Service == nil || step.Pod == nil || !step.Token || step.Certificate == "" ||
+		!step.CertificateEnd.Equal(now.Add(2*time.Hour+4*time.Minute)) {
 		t.Fatalf("got %+v", step)
 	}
 	again := next(t, w)
@@ -287,7 +292,8 @@ func TestReadyExport(t *testing.T) {
 	expectHealth(t, step, health.Current)
 	links := step.Status.Links
 	formats := links.Internal.Volumes[0].Formats
-	if links.Internal.Cert != "CA" || len(formats) != 2 || formats[0].Url != "https://virt-export-export.default.svc/volumes/data/disk.img" ||
+	if links.Internal.Cert != "CA" || len(formats) != 2 ||
+		formats[0].Url != "https://virt-export-export.default.svc/volumes/data/disk.img" ||
 		formats[1].Url != "https://virt-export-export.default.svc/volumes/data/disk.img.gz" {
 		t.Errorf("got %+v", links.Internal)
 	}
@@ -303,7 +309,8 @@ func TestReadyExport(t *testing.T) {
 	}
 }
 
-// hasNoAddresses reports whether a status has links without addresses: clients of KubeVirt find them from the beginning.
+// hasNoAddresses reports whether a status has links without addresses: clients of KubeVirt find them from the
+// beginning.
 func hasNoAddresses(status *exportv1.VirtualMachineExportStatus) bool {
 	return status.Links != nil && *status.Links == exportv1.VirtualMachineExportLinks{}
 }
@@ -311,7 +318,8 @@ func hasNoAddresses(status *exportv1.VirtualMachineExportStatus) bool {
 // expectOnlyToken expects that of the manifests there is only the Secret with the token.
 func expectOnlyToken(t *testing.T, link *exportv1.VirtualMachineExportLink) {
 	t.Helper()
-	want := exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader, Url: "https://virt-export-export.default.svc/internal/manifests/secret"}
+	want := exportv1.VirtualMachineExportManifest{Type: exportv1.AuthHeader,
+		Url: "https://virt-export-export.default.svc/internal/manifests/secret"}
 	if len(link.Manifests) != 1 || link.Manifests[0] != want {
 		t.Errorf("the manifests are %+v", link.Manifests)
 	}
@@ -353,11 +361,13 @@ func TestFormats(t *testing.T) {
 // TestFormatsOfAVM has volumes of a VM on claims that contain files.
 func TestFormatsOfAVM(t *testing.T) {
 	filesystem := func(spec *v1.VirtualMachineInstanceSpec) {
-		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == "root" })
+		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks,
+			func(d v1.Disk) bool { return d.Name == "root" })
 		spec.Domain.Devices.Filesystems = []v1.Filesystem{{Name: "root"}}
 	}
 	memoryDump := func(spec *v1.VirtualMachineInstanceSpec) {
-		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == "root" })
+		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks,
+			func(d v1.Disk) bool { return d.Name == "root" })
 		dump := &v1.MemoryDumpVolumeSource{}
 		dump.ClaimName = "root"
 		spec.Volumes[0].VolumeSource = v1.VolumeSource{MemoryDump: dump}
@@ -382,15 +392,19 @@ func TestFormatsOfAVM(t *testing.T) {
 
 func TestLabelsOfComponentsAreNotCopied(t *testing.T) {
 	w := vmWorld()
-	w.Export.Labels = map[string]string{"mine": "1", "kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "other", "kubevirt.io.x": "y", ServiceLabel: "other"}
-	w.Export.Annotations = map[string]string{"mine": "2", "kubevirt.io/domain": "other", corev1.LastAppliedConfigAnnotation: "{}"}
+	w.Export.Labels = map[string]string{"mine": "1", "kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "other",
+		"kubevirt.io.x": "y", ServiceLabel: "other"}
+	w.Export.Annotations = map[string]string{"mine": "2", "kubevirt.io/domain": "other",
+		corev1.LastAppliedConfigAnnotation: "{}"}
 	step := next(t, w)
 	service, pod := step.Service, step.Pod
 	if len(service.Labels) != 2 || service.Labels["mine"] != "1" || service.Labels["kubevirt.io"] != "virt-exporter" ||
-		len(service.Annotations) != 1 || service.Annotations["mine"] != "2" || service.Spec.Selector[ServiceLabel] != "export" {
+		len(service.Annotations) != 1 || service.Annotations["mine"] != "2" ||
+		service.Spec.Selector[ServiceLabel] != "export" {
 		t.Errorf("the Service is %v", service)
 	}
-	if len(pod.Labels) != 3 || pod.Labels["mine"] != "1" || pod.Labels["kubevirt.io"] != "virt-exporter" || pod.Labels[ServiceLabel] != "export" {
+	if len(pod.Labels) != 3 || pod.Labels["mine"] != "1" || pod.Labels["kubevirt.io"] != "virt-exporter" ||
+		pod.Labels[ServiceLabel] != "export" {
 		t.Errorf("the labels are %v", pod.Labels)
 	}
 	if len(pod.Annotations) != 4 || pod.Annotations["mine"] != "2" {
@@ -406,8 +420,10 @@ func TestResourcesOfThePod(t *testing.T) {
 	}
 	got := next(t, w).Pod.Spec.Containers[0].Resources
 	want := corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"),
+			corev1.ResourceMemory: resource.MustParse("100Mi")},
+		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"),
+			corev1.ResourceMemory: resource.MustParse("100Mi")},
 	}
 	if !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -418,8 +434,10 @@ func TestPodHasNoPrivileges(t *testing.T) {
 	pod := next(t, vmWorld()).Pod
 	spec := &pod.Spec
 	c := &spec.Containers[0]
-	if *spec.AutomountServiceAccountToken || !*spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
-		*c.SecurityContext.AllowPrivilegeEscalation || !*c.SecurityContext.ReadOnlyRootFilesystem || c.SecurityContext.Capabilities.Drop[0] != "ALL" {
+	if *spec.AutomountServiceAccountToken || !*spec.SecurityContext.RunAsNonRoot ||
+		spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
+		*c.SecurityContext.AllowPrivilegeEscalation || !*c.SecurityContext.ReadOnlyRootFilesystem ||
+		c.SecurityContext.Capabilities.Drop[0] != "ALL" {
 		t.Errorf("got %+v", spec)
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -452,9 +470,10 @@ func TestPodHasNoPrivileges(t *testing.T) {
 func TestManifests(t *testing.T) {
 	w := vmWorld()
 	w.VM.Spec.Template.Spec.Volumes[0].VolumeSource = v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}
-	w.VM.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}, Spec: cdiv1beta1.DataVolumeSpec{
-		Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}},
-	}}}
+	w.VM.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"},
+		Spec: cdiv1beta1.DataVolumeSpec{
+			Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}},
+		}}}
 	w.VM.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "small"}
 	w.Service, w.Pod = serviceOf(w), podOf(w, corev1.PodRunning)
 	step := next(t, w)
@@ -507,9 +526,10 @@ func TestPodOverItsLife(t *testing.T) {
 	ended := func(ago time.Duration) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-				ExitCode: 1, Message: "it failed", FinishedAt: metav1.NewTime(now.Add(-ago)),
-			}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+					ExitCode: 1, Message: "it failed", FinishedAt: metav1.NewTime(now.Add(-ago)),
+				}}}}
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -520,10 +540,12 @@ func TestPodOverItsLife(t *testing.T) {
 	}{
 		"waits for the token": {corev1.PodPending, func(*corev1.Pod) {}, "Pending; Ready=False PodPending The exporter's Pod waits for its volumes and for the Secret export-token-export", false},
 		"is not scheduled": {corev1.PodPending, func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node"}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Message: "no node"}}
 		}, "Pending; Ready=False PodPending The exporter's Pod is not scheduled: no node", false},
 		"has no image": {corev1.PodPending, func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not there"}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not there"}}}}
 		}, "Pending; Ready=False PodPending The exporter's Pod does not start: ErrImagePull: not there", false},
 		"is not ready":     {corev1.PodRunning, func(p *corev1.Pod) { p.Status.Conditions = nil }, "Pending; Ready=False Unknown The exporter is not ready yet", false},
 		"has failed":       {corev1.PodFailed, ended(time.Second), "Pending; Ready=False Unknown The exporter's Pod has ended with exit code 1: it failed", false},
@@ -545,7 +567,8 @@ func TestPodOverItsLife(t *testing.T) {
 			w := claimWorld(diskContent)
 			w.Service, w.Pod = serviceOf(w), podOf(w, tc.phase, tc.change)
 			step := next(t, w)
-			if got := text(step.Status); !strings.HasPrefix(got, tc.want) || step.Delete != tc.delete || step.Pod != nil || !hasNoAddresses(step.Status) {
+			if got := text(step.Status); !strings.HasPrefix(got, tc.want) || step.Delete != tc.delete || step.Pod != nil ||
+				!hasNoAddresses(step.Status) {
 				t.Errorf("got %s, %+v", got, step)
 			}
 		})
@@ -566,7 +589,8 @@ func TestForeignService(t *testing.T) {
 	w := claimWorld(diskContent)
 	w.Service = serviceOf(w)
 	w.Service.OwnerReferences = nil
-	if step := next(t, w); step.Pod != nil || step.Service != nil || !strings.Contains(text(step.Status), "does not belong to the export") {
+	if step := next(t, w); step.Pod != nil || step.Service != nil ||
+		!strings.Contains(text(step.Status), "does not belong to the export") {
 		t.Errorf("got %s", text(step.Status))
 	}
 }
@@ -574,7 +598,8 @@ func TestForeignService(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	w := claimWorld(diskContent)
 	w.Export.Spec.TTLDuration = &metav1.Duration{Duration: 5 * time.Minute}
-	if step := next(t, w); step.Expired || step.RequeueAfter > 4*time.Minute || !step.Status.TTLExpirationTime.Time.Equal(now.Add(4*time.Minute)) {
+	if step := next(t, w); step.Expired || step.RequeueAfter > 4*time.Minute ||
+		!step.Status.TTLExpirationTime.Time.Equal(now.Add(4*time.Minute)) {
 		t.Errorf("got %+v", step)
 	}
 	w.Now = now.Add(4 * time.Minute)
@@ -586,7 +611,8 @@ func TestExpiry(t *testing.T) {
 func TestGivenToken(t *testing.T) {
 	w := claimWorld(diskContent)
 	w.Export.Spec.TokenSecretRef = ptr.To("mine")
-	if step := next(t, w); step.Token || *step.Status.TokenSecretRef != "mine" || step.Pod.Spec.Volumes[1].Secret.SecretName != "mine" {
+	if step := next(t, w); step.Token || *step.Status.TokenSecretRef != "mine" ||
+		step.Pod.Spec.Volumes[1].Secret.SecretName != "mine" {
 		t.Errorf("got %+v", step)
 	}
 }
@@ -625,17 +651,21 @@ func TestSnapshot(t *testing.T) {
 	}
 	made := step.Claims[0]
 	size := made.Spec.Resources.Requests[corev1.ResourceStorage]
-	if made.Name != "export-root" || made.Spec.DataSourceRef.Name != "taken-root" || size.String() != "2Gi" || !metav1.IsControlledBy(made, w.Export) {
+	if made.Name != "export-root" || made.Spec.DataSourceRef.Name != "taken-root" || size.String() != "2Gi" ||
+		!metav1.IsControlledBy(made, w.Export) {
 		t.Errorf("got %+v", made)
 	}
-	if got := text(step.Status); !strings.HasPrefix(got, "Pending; Ready=False Initializing") || !strings.Contains(got, "VolumesCreated=False NotAllPVCsCreated") {
+	if got := text(step.Status); !strings.HasPrefix(got, "Pending; Ready=False Initializing") ||
+		!strings.Contains(got, "VolumesCreated=False NotAllPVCsCreated") {
 		t.Errorf("got %s", got)
 	}
 	// Unbound ones may wait for their first consumer.
 	w.add(step.Claims...)
 	w.Service = serviceOf(w)
 	step = next(t, w)
-	if len(step.Claims) != 0 || step.Pod == nil || !strings.Contains(text(step.Status), "VolumesCreated=False NotAllPVCsReady") || *step.Status.VirtualMachineName != "vm" {
+	if len(step.Claims) != 0 || step.Pod == nil ||
+		!strings.Contains(text(step.Status), "VolumesCreated=False NotAllPVCsReady") ||
+		*step.Status.VirtualMachineName != "vm" {
 		t.Fatalf("got %s, %+v", text(step.Status), step)
 	}
 	for _, c := range w.Claims {
@@ -652,12 +682,14 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("got %s", text(again.Status))
 	}
 	links := step.Status.Links.Internal
-	if len(links.Volumes) != 2 || links.Volumes[0].Name != "export-root" || len(links.Manifests) != 2 || links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
+	if len(links.Volumes) != 2 || links.Volumes[0].Name != "export-root" || len(links.Manifests) != 2 ||
+		links.Volumes[0].Formats[0].Format != exportv1.KubeVirtRaw {
 		t.Errorf("got %+v", links)
 	}
 }
 
-// The volumes of a snapshot's export have the names of the claims that are created, and the VM that is made from the manifests has its own.
+// The volumes of a snapshot's export have the names of the claims that are created, and the VM that is made from the
+// manifests has its own.
 func TestNamesInASnapshotsExport(t *testing.T) {
 	w := snapshotWorld()
 	w.add(next(t, w).Claims...)
@@ -671,7 +703,8 @@ func TestNamesInASnapshotsExport(t *testing.T) {
 		t.Errorf("got %s", url)
 	}
 	served, err := content.Parse([]byte(w.Pod.Annotations[ContentAnnotation]))
-	if err != nil || len(served.Volumes) != 2 || served.Volumes[0].Name != "export-root" || served.Volumes[0].ClaimName() != "root" {
+	if err != nil || len(served.Volumes) != 2 || served.Volumes[0].Name != "export-root" ||
+		served.Volumes[0].ClaimName() != "root" {
 		t.Fatalf("got %+v, %v", served, err)
 	}
 	names := map[string]string{}
@@ -686,15 +719,18 @@ func TestNamesInASnapshotsExport(t *testing.T) {
 	}
 }
 
-// Users may write contents. The claims of an export are in its namespace, and filled from VolumeSnapshots of it, whatever is in the content.
+// Users may write contents. The claims of an export are in its namespace, and filled from VolumeSnapshots of it,
+// whatever is in the content.
 func TestAnExportReachesNoOtherNamespace(t *testing.T) {
 	w := snapshotWorld()
-	w.Content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "vm"}}
+	w.Content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "other",
+		Name: "vm"}}
 	for i := range w.Content.Spec.VolumeBackups {
 		old := &w.Content.Spec.VolumeBackups[i].PersistentVolumeClaim
 		old.Namespace, old.Spec.VolumeName = "other", "pv-of-other"
 		old.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
-		old.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret", Namespace: ptr.To("other")}
+		old.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret",
+			Namespace: ptr.To("other")}
 	}
 	step := next(t, w)
 	if len(step.Claims) != 2 || step.Service.Namespace != "default" {
@@ -729,7 +765,10 @@ func TestSnapshotsThatCannotBeExported(t *testing.T) {
 		"no content": {func(w *Observed) { w.Content = nil }, "is not ready"},
 		"no volumes": {func(w *Observed) { w.Content.Spec.VolumeBackups = nil }, "Skipped; Ready=False Initializing VirtualMachineSnapshot default/snap does not contain any volume snapshots"},
 		"no VolumeSnapshot": {
-			func(w *Observed) { delete(w.VolumeSnapshots, "taken-more") }, "VolumeSnapshot default/taken-more of volume more does not exist",
+			func(w *Observed) {
+				delete(w.VolumeSnapshots,
+					"taken-more")
+			}, "VolumeSnapshot default/taken-more of volume more does not exist",
 		},
 		"the claim of another": {func(w *Observed) { w.add(claim("export-root")) }, "PersistentVolumeClaim default/export-root exists and does not belong"},
 		"a claim twice": {func(w *Observed) {
@@ -740,7 +779,8 @@ func TestSnapshotsThatCannotBeExported(t *testing.T) {
 		}, `has a volume of PersistentVolumeClaim "../var", which is not a valid name of a claim`},
 		// The claim that would be made of it has a valid name.
 		"a path that is shortened": {func(w *Observed) {
-			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = strings.Repeat("x", validation.DNS1123SubdomainMaxLength) + "/../../var"
+			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = strings.Repeat("x",
+				validation.DNS1123SubdomainMaxLength) + "/../../var"
 		}, "which is not a valid name of a claim"},
 		"no name": {func(w *Observed) {
 			w.Content.Spec.VolumeBackups[1].PersistentVolumeClaim.Name = ""
@@ -762,7 +802,8 @@ func TestLongNames(t *testing.T) {
 	w := claimWorld(diskContent)
 	w.Export.Name = strings.Repeat("long.", 40) + "name"
 	pod := next(t, w).Pod
-	if len(pod.Name) > 63 || len(pod.Labels[ServiceLabel]) > 63 || serviceOf(w).Spec.Selector[ServiceLabel] != pod.Labels[ServiceLabel] || strings.Contains(pod.Name, ".") {
+	if len(pod.Name) > 63 || len(pod.Labels[ServiceLabel]) > 63 ||
+		serviceOf(w).Spec.Selector[ServiceLabel] != pod.Labels[ServiceLabel] || strings.Contains(pod.Name, ".") {
 		t.Errorf("got %s, %v", pod.Name, pod.Labels)
 	}
 	other := w.Export.Name + "x"
@@ -778,7 +819,8 @@ func TestLongNames(t *testing.T) {
 }
 
 func TestFailed(t *testing.T) {
-	if got := text(Failed(claimWorld(), errors.New("exceeded quota"))); got != "Pending; Ready=False PodPending exceeded quota; PVCReady=True PVCBound " {
+	if got := text(Failed(claimWorld(),
+		errors.New("exceeded quota"))); got != "Pending; Ready=False PodPending exceeded quota; PVCReady=True PVCBound " {
 		t.Errorf("got %s", got)
 	}
 }

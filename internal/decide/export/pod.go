@@ -170,16 +170,17 @@ func (o *Observed) pod(s *source, served []byte) *corev1.Pod {
 // nearGuest prefers the guest's node, from which the exporter gets all that it serves. The term is KubeVirt's, with the
 // label that no other guest has.
 func nearGuest(guest *v1.VirtualMachineInstance) *corev1.Affinity {
-	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
-		Weight: 100,
-		PodAffinityTerm: corev1.PodAffinityTerm{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
-				v1.AppLabel: launcherpod.AppLabelValue, v1.DeprecatedVirtualMachineNameLabel: podspec.Hostname(guest),
-				v1.CreatedByLabel: string(guest.UID),
-			}},
-			TopologyKey: corev1.LabelHostname,
-		},
-	}}}}
+	return &corev1.Affinity{
+		PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+			Weight: 100,
+			PodAffinityTerm: corev1.PodAffinityTerm{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+					v1.AppLabel: launcherpod.AppLabelValue, v1.DeprecatedVirtualMachineNameLabel: podspec.Hostname(guest),
+					v1.CreatedByLabel: string(guest.UID),
+				}},
+				TopologyKey: corev1.LabelHostname,
+			},
+		}}}}
 }
 
 func (o *Observed) exporter() corev1.Container {

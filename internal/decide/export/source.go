@@ -77,7 +77,8 @@ func (o *Observed) source() source {
 		return o.backupSource()
 	default:
 		s := source{watched: true}
-		s.wait(exportapi.InitializingReason, "sources of the kind %s are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
+		s.wait(exportapi.InitializingReason,
+			"sources of the kind %s are not exported: use a PersistentVolumeClaim, a VirtualMachine or a VirtualMachineSnapshot",
 			o.Export.Spec.Source.Kind)
 		return s
 	}
@@ -285,7 +286,8 @@ func (o *Observed) restoreVolumes(s *source) (bound bool, problem string) {
 		// Users may write contents, and the name becomes a part of paths. It is checked before it is shortened, which
 		// could hide an error.
 		if len(validation.IsDNS1123Subdomain(backup.PersistentVolumeClaim.Name)) > 0 {
-			return false, fmt.Sprintf("VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is not a valid name of a claim",
+			return false, fmt.Sprintf(
+				"VirtualMachineSnapshotContent %s has a volume of PersistentVolumeClaim %q, which is not a valid name of a claim",
 				o.Content.Name, short(backup.PersistentVolumeClaim.Name))
 		}
 		name := shortened(o.Export.Name + "-" + backup.PersistentVolumeClaim.Name)
@@ -300,7 +302,9 @@ func (o *Observed) restoreVolumes(s *source) (bound bool, problem string) {
 			}
 			s.missing = append(s.missing, claim)
 		case !metav1.IsControlledBy(claim, o.Export):
-			return false, fmt.Sprintf("PersistentVolumeClaim %s/%s exists and does not belong to the export: delete or rename one of them", claim.Namespace, claim.Name)
+			return false, fmt.Sprintf(
+				"PersistentVolumeClaim %s/%s exists and does not belong to the export: delete or rename one of them",
+				claim.Namespace, claim.Name)
 		default:
 			bound = bound && claim.Status.Phase == corev1.ClaimBound
 		}

@@ -183,7 +183,9 @@ func (o *Observed) planPod(step *Step, s *source, served []byte) *exportv1.Condi
 		step.Certificate = CertificateSecret(o.Export, step.CertificateEnd)
 		return waiting(podProblem(step.Pod))
 	case !o.ownsPod():
-		return o.pollWhile(step, waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", o.Pod.Namespace, o.Pod.Name)))
+		return o.pollWhile(step,
+			waiting(fmt.Sprintf("Pod %s/%s exists and does not belong to the export: delete one of them", o.Pod.Namespace,
+				o.Pod.Name)))
 	case o.Pod.DeletionTimestamp != nil:
 		return waiting("The former Pod of the exporter terminates")
 	case podstate.Terminal(o.Pod):
@@ -280,8 +282,8 @@ func (o *Observed) hasOtherVolumes(s *source, next []byte) bool {
 	return len(mounted) != len(s.volumes)
 }
 
-// servesOther reports whether a content has other volumes than the export, or another backup. A running exporter can get new content, but
-// no other volumes. Content that cannot be read is replaced.
+// servesOther reports whether a content has other volumes than the export, or another backup. A running exporter can
+// get new content, but no other volumes. Content that cannot be read is replaced.
 func servesOther(s *source, raw []byte) bool {
 	served, err := content.Parse(raw)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A tenant decides how large the content of an exporter's Pod is, and an export is reconciled after each change of what it depends on.
+// A tenant decides how large the content of an exporter's Pod is, and an export is reconciled after each change of what
+// it depends on.
 func TestContentThatIsServedAlreadyIsNotParsed(t *testing.T) {
 	w := vmWorld()
 	w.VM.Labels = map[string]string{}

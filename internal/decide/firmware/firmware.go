@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package firmware has the identity of a guest's firmware, its UUID and serial number: their record on the VM, and how they are derived
-// for a VM without one. It is pure.
+// Package firmware has the identity of a guest's firmware, its UUID and serial number: their record on the VM, and how
+// they are derived for a VM without one. It is pure.
 package firmware
 
 import (
@@ -16,18 +16,18 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// IdentityAnnotation of a start revision is the identity, one of those below, from which the firmware UUID and serial number of a VM
-// without a Record are derived. A revision without it was created before there was a choice. It is also on the VM in the content of a
-// snapshot. The annotation is Vireo's own.
+// IdentityAnnotation of a start revision is the identity, one of those below, from which the firmware UUID and serial
+// number of a VM without a Record are derived. A revision without it was created before there was a choice. It is also
+// on the VM in the content of a snapshot. The annotation is Vireo's own.
 const IdentityAnnotation = "kubevirt.io/firmware-identity"
 
-// Identity is what the firmware UUID and serial number of a VM without a Record are derived from. docs/adr/0050 has the compatibility
-// rules.
+// Identity is what the firmware UUID and serial number of a VM without a Record are derived from. docs/adr/0050 has the
+// compatibility rules.
 type Identity string
 
 const (
-	// FromUID derives UUID and serial number from the VM's UID: VMs never share them, and a VM that is created again gets new
-	// ones.
+	// FromUID derives UUID and serial number from the VM's UID: VMs never share them, and a VM that is created again gets
+	// new ones.
 	FromUID Identity = "vm-uid"
 	// FromName derives the UUID from the VM's name and sets no serial number, as KubeVirt did for VMs without a UUID.
 	FromName Identity = "vm-name"
@@ -60,8 +60,9 @@ const RecordAnnotation = "kubevirt.io/guest-identity"
 // maxRecord is how long a record may be, in bytes. The names of a namespace and of a VM have 316 characters at most.
 const maxRecord = 1024
 
-// Record is the firmware's identity that a VM's guest has at each start, as far as the VM's template does not set it. As an annotation,
-// it outlives what a backup tool does not copy: the VM's UID and its status. docs/adr/0108 has the reasons.
+// Record is the firmware's identity that a VM's guest has at each start, as far as the VM's template does not set it.
+// As an annotation, it outlives what a backup tool does not copy: the VM's UID and its status. docs/adr/0108 has the
+// reasons.
 type Record struct {
 	// VM is the namespace and the name of the VM, as namespace/name. A copy of the annotation on another VM has no effect.
 	VM string `json:"vm"`
@@ -78,11 +79,12 @@ func NewRecord(namespace, name string) Record {
 
 func recordedVM(namespace, name string) string { return namespace + "/" + name }
 
-// RecordOf returns the record of the VM with a namespace, a name and annotations. There is none if the annotation is missing, is that of
-// another VM, or is not valid.
+// RecordOf returns the record of the VM with a namespace, a name and annotations. There is none if the annotation is
+// missing, is that of another VM, or is not valid.
 func RecordOf(namespace, name string, annotations map[string]string) (Record, bool) {
 	text, record := annotations[RecordAnnotation], Record{}
-	if text == "" || len(text) > maxRecord || json.Unmarshal([]byte(text), &record) != nil || record.VM != recordedVM(namespace, name) {
+	if text == "" || len(text) > maxRecord || json.Unmarshal([]byte(text), &record) != nil ||
+		record.VM != recordedVM(namespace, name) {
 		return Record{}, false
 	}
 	// libvirt would refuse anything else, or read it as another UUID.

@@ -32,7 +32,8 @@ func TestDerive(t *testing.T) {
 func TestRecordOf(t *testing.T) {
 	const id = "5d307ca9-b3ef-428c-8861-06e72d69f223"
 	record := NewRecord("ns", "vm")
-	if other := NewRecord("ns", "vm"); other.UUID == record.UUID || other.Serial == record.Serial || record.UUID == record.Serial {
+	if other := NewRecord("ns", "vm"); other.UUID == record.UUID || other.Serial == record.Serial ||
+		record.UUID == record.Serial {
 		t.Errorf("two new identities are %+v and %+v", record, other)
 	}
 	for name, c := range map[string]struct {

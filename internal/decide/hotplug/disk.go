@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package hotplug decides which volumes are plugged into a running guest and unplugged from it. It is pure. Package vmistatus has the
-// steps in which that happens.
+// Package hotplug decides which volumes are plugged into a running guest and unplugged from it. It is pure. Package
+// vmistatus has the steps in which that happens.
 package hotplug
 
 import (
@@ -27,17 +27,19 @@ func SetDefaults(disk *v1.Disk) {
 	}
 }
 
-// Problem returns why a disk cannot be plugged into a running guest, or "". KubeVirt's messages. Source: kubevirt/kubevirt
-// pkg/storage/admitters.
+// Problem returns why a disk cannot be plugged into a running guest, or "". KubeVirt's messages. Source:
+// kubevirt/kubevirt pkg/storage/admitters.
 func Problem(disk *v1.Disk) string {
 	kind, bus := diskbus.OfDisk(disk)
 	row := diskbus.Of(bus)
 	switch {
 	case kind == diskbus.CDRom || kind == "":
-		return fmt.Sprintf("Hotplug configuration for [%s] requires diskDevice of type 'disk' or 'lun' to be used.", disk.Name)
+		return fmt.Sprintf("Hotplug configuration for [%s] requires diskDevice of type 'disk' or 'lun' to be used.",
+			disk.Name)
 	case row.Plugs(kind):
 	case kind == diskbus.LUN:
-		return fmt.Sprintf("Hotplug configuration for LUN [%s] requires bus to be 'scsi'. [%s] is not permitted.", disk.Name, bus)
+		return fmt.Sprintf("Hotplug configuration for LUN [%s] requires bus to be 'scsi'. [%s] is not permitted.", disk.Name,
+			bus)
 	default:
 		return fmt.Sprintf("Hotplug configuration for disk [%s] requires bus to be 'scsi' or 'virtio'. [%s] is not permitted.",
 			disk.Name, bus)
@@ -67,5 +69,6 @@ func Add(spec *v1.VirtualMachineInstanceSpec, volume *v1.Volume, disk *v1.Disk) 
 // Remove removes a volume from a spec, and its disk unless that is a CD-ROM drive, which the guest keeps.
 func Remove(spec *v1.VirtualMachineInstanceSpec, name string) {
 	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
-	spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name && d.CDRom == nil })
+	spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks,
+		func(d v1.Disk) bool { return d.Name == name && d.CDRom == nil })
 }

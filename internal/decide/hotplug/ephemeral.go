@@ -13,8 +13,9 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// EphemeralAnnotation of a VM's VMI is a JSON list of the volumes that were plugged into the VMI only: the VM's template does not have
-// them, and the next VMI of the VM does not get them. KubeVirt has the same annotation (pkg/virt-controller/watch/vm).
+// EphemeralAnnotation of a VM's VMI is a JSON list of the volumes that were plugged into the VMI only: the VM's
+// template does not have them, and the next VMI of the VM does not get them. KubeVirt has the same annotation
+// (pkg/virt-controller/watch/vm).
 const EphemeralAnnotation = "kubevirt.io/ephemeral-hotplug-volumes"
 
 // Ephemeral returns the volumes that were plugged into a VMI only.
@@ -36,9 +37,11 @@ func SetEphemeral(vmi *v1.VirtualMachineInstance, names []string) {
 	metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, EphemeralAnnotation, string(text))
 }
 
-// WithEphemeral returns a template with the volumes that were plugged into a VMI only, for Follow, which would unplug them otherwise. A
-// volume that the template has got since belongs to the VM, so it leaves the VMI's list.
-func WithEphemeral(vmi *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) *v1.VirtualMachineInstanceSpec {
+// WithEphemeral returns a template with the volumes that were plugged into a VMI only, for Follow, which would unplug
+// them otherwise. A volume that the template has got since belongs to the VM, so it leaves the VMI's list.
+func WithEphemeral(
+	vmi *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec,
+) *v1.VirtualMachineInstanceSpec {
 	names := Ephemeral(vmi)
 	kept := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return FindVolume(template, name) != nil })
 	if len(kept) < len(names) {

@@ -21,8 +21,8 @@ type Result struct {
 	Problem string
 }
 
-// IsLive reports whether a volume of an instance can be unplugged, or plugged if the instance does not have it. One that is in the
-// launcher Pod cannot.
+// IsLive reports whether a volume of an instance can be unplugged, or plugged if the instance does not have it. One
+// that is in the launcher Pod cannot.
 func IsLive(vmi *v1.VirtualMachineInstance, name string) bool {
 	status := vmistatus.FindVolume(&vmi.Status, name)
 	if status != nil {
@@ -32,8 +32,8 @@ func IsLive(vmi *v1.VirtualMachineInstance, name string) bool {
 	return volume == nil || volume.IsHotpluggable()
 }
 
-// Follow gives a running instance the hotpluggable volumes of a template. A volume that has changed, such as another medium for a CD-ROM
-// drive, is removed, and comes back in a later call when the guest no longer has the former one.
+// Follow gives a running instance the hotpluggable volumes of a template. A volume that has changed, such as another
+// medium for a CD-ROM drive, is removed, and comes back in a later call when the guest no longer has the former one.
 func Follow(vmi *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) Result {
 	template = template.DeepCopy()
 	instancetype.AddImplicitDisks(template)
@@ -95,8 +95,8 @@ func plug(vmi *v1.VirtualMachineInstance, volume *v1.Volume, disk *v1.Disk) stri
 	return ""
 }
 
-// Equalize removes from the spec that an instance was made from, and from its template, what Follow takes care of. What remains different
-// needs a restart.
+// Equalize removes from the spec that an instance was made from, and from its template, what Follow takes care of. What
+// remains different needs a restart.
 func Equalize(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance) {
 	for _, name := range hotpluggable(before, now) {
 		if !IsLive(vmi, name) || !isPlug(FindVolume(before, name)) || !isPlug(FindVolume(now, name)) {
@@ -145,6 +145,7 @@ func equalizeDisk(before, now *v1.VirtualMachineInstanceSpec, name string) {
 		}
 	}
 	for _, spec := range []*v1.VirtualMachineInstanceSpec{before, now} {
-		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name })
+		spec.Domain.Devices.Disks = slices.DeleteFunc(spec.Domain.Devices.Disks,
+			func(d v1.Disk) bool { return d.Name == name })
 	}
 }

@@ -21,7 +21,8 @@ type (
 	vmi  = v1.VirtualMachineInstance
 )
 
-// started returns a template with a root disk, a hotpluggable disk "data" and an empty CD-ROM drive "tray", and the instance of it.
+// started returns a template with a root disk, a hotpluggable disk "data" and an empty CD-ROM drive "tray", and the
+// instance of it.
 func started() (*spec, *vmi) {
 	of := builder.MakeVMI("vm").ContainerDisk("root", "image").Hotpluggable("data", "data-claim").Obj()
 	of.Spec.Domain.Devices.Disks = append(of.Spec.Domain.Devices.Disks, cdrom("tray"))
@@ -47,7 +48,8 @@ func insert(s *spec, name, claim string) {
 // add adds a hotpluggable volume with a disk.
 func add(s *spec, name, claim string) {
 	insert(s, name, claim)
-	s.Domain.Devices.Disks = slices.Insert(s.Domain.Devices.Disks, 0, builder.MakeVMI("x").Hotpluggable(name, claim).Obj().Spec.Domain.Devices.Disks...)
+	s.Domain.Devices.Disks = slices.Insert(s.Domain.Devices.Disks, 0,
+		builder.MakeVMI("x").Hotpluggable(name, claim).Obj().Spec.Domain.Devices.Disks...)
 }
 
 // describe lists the volumes with their claims, and the disks.
@@ -101,7 +103,8 @@ func TestFollow(t *testing.T) {
 			"root, disk root, disk tray", true, "", false,
 		},
 		{
-			"swapped: the former one is gone", func(s *spec) { s.Volumes[1].PersistentVolumeClaim.ClaimName = "other" }, func(v *vmi) {
+			"swapped: the former one is gone", func(s *spec) { s.Volumes[1].PersistentVolumeClaim.ClaimName = "other" },
+			func(v *vmi) {
 				hotplug.Remove(&v.Spec, "data")
 				v.Status.VolumeStatus = v.Status.VolumeStatus[1:]
 			}, "data=other, root, disk data, disk root, disk tray", true, "", false,
@@ -152,15 +155,16 @@ func TestFollow(t *testing.T) {
 			"Hotplug configuration for [dvd] requires diskDevice of type 'disk' or 'lun' to be used.", true,
 		},
 		{
-			"an empty CD-ROM drive", func(s *spec) { s.Domain.Devices.Disks = append(s.Domain.Devices.Disks, cdrom("dvd")) }, nil,
-			"data=data-claim, root, disk data, disk root, disk tray", false, "", true,
+			"an empty CD-ROM drive", func(s *spec) { s.Domain.Devices.Disks = append(s.Domain.Devices.Disks, cdrom("dvd")) },
+			nil, "data=data-claim, root, disk data, disk root, disk tray", false, "", true,
 		},
 		{
 			"a disk is changed", func(s *spec) { s.Domain.Devices.Disks[1].Serial = "s" }, nil,
 			"data=data-claim, root, disk data, disk root, disk tray", false, "", true,
 		},
 		{
-			"a volume that is not hotpluggable", func(s *spec) { add(s, "more", "c"); s.Volumes[0].PersistentVolumeClaim.Hotpluggable = false }, nil,
+			"a volume that is not hotpluggable",
+			func(s *spec) { add(s, "more", "c"); s.Volumes[0].PersistentVolumeClaim.Hotpluggable = false }, nil,
 			"data=data-claim, root, disk data, disk root, disk tray", false, "", true,
 		},
 		{
@@ -224,7 +228,8 @@ func TestProblemFollowsTheTableOfBuses(t *testing.T) {
 				t.Errorf("%s on %s: %q", kind, name, problem)
 			}
 			none := builder.MakeDisk("a", kind, "")
-			if problem := hotplug.Problem(&none); diskbus.Of(name).Plugs(kind) && !strings.Contains(problem, "'"+string(name)+"'") {
+			if problem := hotplug.Problem(&none); diskbus.Of(name).Plugs(kind) &&
+				!strings.Contains(problem, "'"+string(name)+"'") {
 				t.Errorf("%q, of Problem in internal/decide/hotplug/disk.go, does not name the bus %s, on which a %s can be plugged",
 					problem, name, kind)
 			}

@@ -14,16 +14,16 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Expand returns a copy of a VM's template with an instance type and a preference applied, and the conflicts: the fields that both the
-// template and the instance type set. If there are conflicts, nothing is applied. The instance type and the preference may be nil; if both
-// are, the copy equals the template.
+// Expand returns a copy of a VM's template with an instance type and a preference applied, and the conflicts: the
+// fields that both the template and the instance type set. If there are conflicts, nothing is applied. The instance
+// type and the preference may be nil; if both are, the copy equals the template.
 //
-// A preference is applied after the instance type, and after the devices that the template implies were added: a disk for
-// each volume without a device, the default network interface and the default input device. If there is no preference, the defaults of the
-// VMI add them.
+// A preference is applied after the instance type, and after the devices that the template implies were added: a disk
+// for each volume without a device, the default network interface and the default input device. If there is no
+// preference, the defaults of the VMI add them.
 //
-// The comments of the rows say where Vireo differs from KubeVirt. If the CPUs of an instance type cannot be spread as the preference
-// requires, CheckTopology returns an error, and Expand makes each CPU a socket.
+// The comments of the rows say where Vireo differs from KubeVirt. If the CPUs of an instance type cannot be spread as
+// the preference requires, CheckTopology returns an error, and Expand makes each CPU a socket.
 func Expand(
 	template *v1.VirtualMachineInstanceTemplateSpec, instancetype *v1beta1.VirtualMachineInstancetypeSpec,
 	preference *v1beta1.VirtualMachinePreferenceSpec,
@@ -51,8 +51,8 @@ func Expand(
 	return e.template, nil
 }
 
-// expansion is one call of Expand. All of it is a copy, so that a row can move a value of an instance type or a preference into
-// the template. A value for more than one device is copied for each.
+// expansion is one call of Expand. All of it is a copy, so that a row can move a value of an instance type or a
+// preference into the template. A value for more than one device is copied for each.
 type expansion struct {
 	template *v1.VirtualMachineInstanceTemplateSpec
 	// spec is template.Spec.
@@ -101,8 +101,8 @@ type row struct {
 	apply     func(*expansion)
 }
 
-// Fields returns the fields of instance types and of preferences that Expand applies, as paths below the spec. A path includes all fields
-// below it, unless the result contains paths below it.
+// Fields returns the fields of instance types and of preferences that Expand applies, as paths below the spec. A path
+// includes all fields below it, unless the result contains paths below it.
 func Fields() (instancetypes, preferences []string) {
 	for _, row := range instancetypeRows {
 		instancetypes = append(instancetypes, row.path)
@@ -144,8 +144,8 @@ const (
 
 // Conflict is a field that both a VM's template and its instance type set.
 type Conflict struct {
-	// Path is the field below the spec of the VMI, such as domain.cpu.sockets, or annotations.<key>. It is the path in KubeVirt's message,
-	// which is not always that of the field.
+	// Path is the field below the spec of the VMI, such as domain.cpu.sockets, or annotations.<key>. It is the path in
+	// KubeVirt's message, which is not always that of the field.
 	Path string
 	// Annotation reports whether it is an annotation, whose path has no base.
 	Annotation bool
@@ -162,7 +162,8 @@ func conflict(condition bool, path string) Conflicts {
 	return Conflicts{{Path: path}}
 }
 
-// Paths returns the full paths of the conflicts. base is the path of the VMI's spec, such as spec.template.spec in a VM.
+// Paths returns the full paths of the conflicts. base is the path of the VMI's spec, such as spec.template.spec in a
+// VM.
 func (c Conflicts) Paths(base string) []string {
 	paths := make([]string, 0, len(c))
 	for _, conflict := range c {
@@ -183,14 +184,15 @@ func (c Conflicts) Admission() field.ErrorList {
 	errs := make(field.ErrorList, 0, len(c))
 	for _, path := range c.Paths(inVM) {
 		errs = append(errs, &field.Error{
-			Type: field.ErrorTypeInvalid, Field: path, BadValue: field.OmitValueType{}, Detail: fmt.Sprintf(conflictFormat, path),
+			Type: field.ErrorTypeInvalid, Field: path, BadValue: field.OmitValueType{},
+			Detail: fmt.Sprintf(conflictFormat, path),
 		})
 	}
 	return errs
 }
 
-// ErrStore returns one error with KubeVirt's message for a VM whose instance type is not stored in a ControllerRevision because of
-// conflicts, or nil if there are none.
+// ErrStore returns one error with KubeVirt's message for a VM whose instance type is not stored in a ControllerRevision
+// because of conflicts, or nil if there are none.
 func (c Conflicts) ErrStore() error {
 	if len(c) == 0 {
 		return nil
@@ -198,8 +200,8 @@ func (c Conflicts) ErrStore() error {
 	return fmt.Errorf(conflictFormat, strings.Join(c.Paths(inVM), ", "))
 }
 
-// ErrVM returns one error with KubeVirt's message for a running VM whose template is compared with its VMI, or nil if there are no
-// conflicts.
+// ErrVM returns one error with KubeVirt's message for a running VM whose template is compared with its VMI, or nil if
+// there are no conflicts.
 func (c Conflicts) ErrVM() error { return c.inFields("VM", inVM) }
 
 // ErrVMI returns one error with KubeVirt's message for a VMI that cannot be created, or nil if there are no conflicts.

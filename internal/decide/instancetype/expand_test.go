@@ -125,7 +125,8 @@ func TestConflicts(t *testing.T) {
 		`{domain: {devices: {}, cpu: {numa: {}}}}`:                    {"domain.cpu.numa"},
 		`{domain: {devices: {}, cpu: {realtime: {}}}}`:                {"domain.cpu.realtime"},
 		`{domain: {devices: {}, resources: {requests: {cpu: 1, memory: 1Gi}, limits: {cpu: 1, memory: 1Gi}}}}`: {
-			"domain.resources.requests.cpu", "domain.resources.limits.cpu", "domain.resources.requests.memory", "domain.resources.limits.memory",
+			"domain.resources.requests.cpu", "domain.resources.limits.cpu", "domain.resources.requests.memory",
+			"domain.resources.limits.memory",
 		},
 		`{domain: {devices: {}, memory: {guest: 1Gi, maxGuest: 1Gi, hugepages: {}}}}`: {
 			"domain.memory.guest", "domain.memory.hugepages", "domain.memory.maxGuest",
@@ -170,7 +171,8 @@ func TestTextsOfConflicts(t *testing.T) {
 		}
 	}
 	conflicts = nil
-	if conflicts.ErrStore() != nil || conflicts.ErrVM() != nil || conflicts.ErrVMI() != nil || len(conflicts.Admission()) > 0 {
+	if conflicts.ErrStore() != nil || conflicts.ErrVM() != nil || conflicts.ErrVMI() != nil ||
+		len(conflicts.Admission()) > 0 {
 		t.Error("no conflicts are an error")
 	}
 }
@@ -302,13 +304,15 @@ func TestPreference(t *testing.T) {
 		"not applied": {bare, `{volumes: {preferredStorageClassName: fast}, requirements: {cpu: {guest: 8}}}`, bare},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, conflicts := instancetype.Expand(templateOf(t, tc.template), nil, parse[v1beta1.VirtualMachinePreferenceSpec](t, tc.preference))
+			got, conflicts := instancetype.Expand(templateOf(t, tc.template), nil,
+				parse[v1beta1.VirtualMachinePreferenceSpec](t, tc.preference))
 			if len(conflicts) > 0 {
 				t.Fatalf("conflicts: %v", conflicts)
 			}
 			want := templateOf(t, tc.want)
 			// Features that are empty are the same as none.
-			if got.Spec.Domain.Features != nil && want.Spec.Domain.Features == nil && *got.Spec.Domain.Features == (v1.Features{}) {
+			if got.Spec.Domain.Features != nil && want.Spec.Domain.Features == nil &&
+				*got.Spec.Domain.Features == (v1.Features{}) {
 				got.Spec.Domain.Features = nil
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -354,13 +358,14 @@ func TestDevicesShareNothing(t *testing.T) {
 	devices := &got.Spec.Domain.Devices
 	wreck(&devices.Disks[0])
 	wreck(&devices.PanicDevices[0])
-	if diff := cmp.Diff(want.Disks[1], devices.Disks[1]) + cmp.Diff(want.PanicDevices[1], devices.PanicDevices[1]); diff != "" {
+	if diff := cmp.Diff(want.Disks[1], devices.Disks[1]) +
+		cmp.Diff(want.PanicDevices[1], devices.PanicDevices[1]); diff != "" {
 		t.Errorf("a change of the first device changes the second (-want +got)\n%s", diff)
 	}
 }
 
-// TestProperties checks with random objects that Expand changes no argument, shares nothing with it, and that its result needs no
-// further expansion.
+// TestProperties checks with random objects that Expand changes no argument, shares nothing with it, and that its
+// result needs no further expansion.
 func TestProperties(t *testing.T) {
 	for seed := range int64(400) {
 		random := rand.New(rand.NewSource(seed))
@@ -374,7 +379,8 @@ func TestProperties(t *testing.T) {
 				*topology = []v1beta1.PreferredCPUTopology{v1beta1.Spread, v1beta1.Cores, "other"}[c.Intn(3)]
 			},
 			func(across *v1beta1.SpreadAcross, c randfill.Continue) {
-				*across = []v1beta1.SpreadAcross{v1beta1.SpreadAcrossCoresThreads, v1beta1.SpreadAcrossSocketsCoresThreads, "other"}[c.Intn(3)]
+				*across = []v1beta1.SpreadAcross{v1beta1.SpreadAcrossCoresThreads, v1beta1.SpreadAcrossSocketsCoresThreads,
+					"other"}[c.Intn(3)]
 			},
 		)
 		template := &v1.VirtualMachineInstanceTemplateSpec{}

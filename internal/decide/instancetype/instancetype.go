@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package instancetype applies instance types and preferences to the template of a VM, and validates them. It is pure: its results depend
-// only on its arguments, which it does not change.
+// Package instancetype applies instance types and preferences to the template of a VM, and validates them. It is pure:
+// its results depend only on its arguments, which it does not change.
 package instancetype
 
 import (
@@ -19,8 +19,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// instancetypeRows are the fields of an instance type. A field that is not set conflicts with nothing and changes nothing. All conflicts of
-// memory are reported; KubeVirt reports only the first one.
+// instancetypeRows are the fields of an instance type. A field that is not set conflicts with nothing and changes
+// nothing. All conflicts of memory are reported; KubeVirt reports only the first one.
 var instancetypeRows = slices.Concat(placementRows, cpuRows, memoryRows, otherRows)
 
 var placementRows = []row{
@@ -90,10 +90,11 @@ var cpuRows = []row{
 		func(it *v1beta1.CPUInstancetype, cpu *v1.CPU) { cpu.MaxSockets = *it.MaxSockets }),
 }
 
-// cpuRow returns the row of a field of an instance type's CPU. given reports whether the instance type and the VM set it. As in KubeVirt,
-// the path of the conflict is that of the instance type's field, even for dedicatedCpuPlacement.
+// cpuRow returns the row of a field of an instance type's CPU. given reports whether the instance type and the VM set
+// it. As in KubeVirt, the path of the conflict is that of the instance type's field, even for dedicatedCpuPlacement.
 func cpuRow(
-	name string, given func(*v1beta1.CPUInstancetype, *v1.CPU) (instancetype, vm bool), set func(*v1beta1.CPUInstancetype, *v1.CPU),
+	name string, given func(*v1beta1.CPUInstancetype, *v1.CPU) (instancetype, vm bool),
+	set func(*v1beta1.CPUInstancetype, *v1.CPU),
 ) row {
 	return row{
 		path: "cpu." + name,
@@ -152,8 +153,8 @@ var memoryRows = []row{
 	},
 }
 
-// overcommitted returns the part of a guest's memory that is requested. It is computed with the same precision as in KubeVirt, so that a VM
-// from KubeVirt has the same requests.
+// overcommitted returns the part of a guest's memory that is requested. It is computed with the same precision as in
+// KubeVirt, so that a VM from KubeVirt has the same requests.
 func overcommitted(guest resource.Quantity, percent int) resource.Quantity {
 	requested := float32(guest.Value()) * (1 - float32(percent)/100)
 	return *resource.NewQuantity(int64(requested), guest.Format)
@@ -176,7 +177,8 @@ var otherRows = []row{
 	{
 		path: "ioThreadsPolicy",
 		conflicts: func(e *expansion) Conflicts {
-			return conflict(e.instancetype.IOThreadsPolicy != nil && e.spec.Domain.IOThreadsPolicy != nil, "domain.ioThreadsPolicy")
+			return conflict(e.instancetype.IOThreadsPolicy != nil && e.spec.Domain.IOThreadsPolicy != nil,
+				"domain.ioThreadsPolicy")
 		},
 		apply: func(e *expansion) { fill(&e.spec.Domain.IOThreadsPolicy, e.instancetype.IOThreadsPolicy) },
 	},
@@ -201,7 +203,8 @@ var otherRows = []row{
 	{
 		path: "hostDevices",
 		conflicts: func(e *expansion) Conflicts {
-			return conflict(len(e.instancetype.HostDevices) > 0 && len(e.spec.Domain.Devices.HostDevices) > 0, "domain.devices.hostDevices")
+			return conflict(len(e.instancetype.HostDevices) > 0 && len(e.spec.Domain.Devices.HostDevices) > 0,
+				"domain.devices.hostDevices")
 		},
 		apply: func(e *expansion) {
 			if len(e.instancetype.HostDevices) > 0 {
@@ -273,12 +276,13 @@ func AddImplicitDisks(spec *v1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// DiskOf returns the disk of a volume, or the one that AddImplicitDisks would add for it. It returns nil if the volume is a file system or a
-// memory dump, or does not exist.
+// DiskOf returns the disk of a volume, or the one that AddImplicitDisks would add for it. It returns nil if the volume
+// is a file system or a memory dump, or does not exist.
 func DiskOf(spec *v1.VirtualMachineInstanceSpec, volume string) *v1.Disk {
 	devices := &spec.Domain.Devices
 	named := func(v v1.Volume) bool { return v.Name == volume && v.MemoryDump == nil }
-	if !slices.ContainsFunc(spec.Volumes, named) || slices.ContainsFunc(devices.Filesystems, func(f v1.Filesystem) bool { return f.Name == volume }) {
+	if !slices.ContainsFunc(spec.Volumes, named) ||
+		slices.ContainsFunc(devices.Filesystems, func(f v1.Filesystem) bool { return f.Name == volume }) {
 		return nil
 	}
 	if i := slices.IndexFunc(devices.Disks, func(d v1.Disk) bool { return d.Name == volume }); i >= 0 {
@@ -291,15 +295,16 @@ func DiskOf(spec *v1.VirtualMachineInstanceSpec, volume string) *v1.Disk {
 // autoattachPodInterface is false.
 func AddDefaultInterface(spec *v1.VirtualMachineInstanceSpec) {
 	devices := &spec.Domain.Devices
-	if attach := devices.AutoattachPodInterface; attach != nil && !*attach || len(devices.Interfaces)+len(spec.Networks) > 0 {
+	if attach := devices.AutoattachPodInterface; attach != nil && !*attach ||
+		len(devices.Interfaces)+len(spec.Networks) > 0 {
 		return
 	}
 	devices.Interfaces = []v1.Interface{{Name: defaultInterfaceName}}
 	spec.Networks = []v1.Network{{Name: defaultInterfaceName, NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
 }
 
-// addDefaultInput adds an input device to a spec without one if autoattachInputDevice is true. The defaults of a VMI do not add one,
-// because internal/domain adds the device to the domain.
+// addDefaultInput adds an input device to a spec without one if autoattachInputDevice is true. The defaults of a VMI do
+// not add one, because internal/domain adds the device to the domain.
 func addDefaultInput(spec *v1.VirtualMachineInstanceSpec) {
 	devices := &spec.Domain.Devices
 	if attach := devices.AutoattachInputDevice; attach != nil && *attach && len(devices.Inputs) == 0 {
@@ -315,9 +320,11 @@ func StorageClass(preference *v1beta1.VirtualMachinePreferenceSpec) string {
 	return preference.Volumes.PreferredStorageClassName
 }
 
-// WithStorageClass returns a copy of the spec of a VM's DataVolume with the storage class of a preference, which may be nil, if the
-// spec names none.
-func WithStorageClass(spec *cdiv1beta1.DataVolumeSpec, preference *v1beta1.VirtualMachinePreferenceSpec) *cdiv1beta1.DataVolumeSpec {
+// WithStorageClass returns a copy of the spec of a VM's DataVolume with the storage class of a preference, which may be
+// nil, if the spec names none.
+func WithStorageClass(
+	spec *cdiv1beta1.DataVolumeSpec, preference *v1beta1.VirtualMachinePreferenceSpec,
+) *cdiv1beta1.DataVolumeSpec {
 	spec = spec.DeepCopy()
 	class := StorageClass(preference)
 	if class == "" {

@@ -14,14 +14,15 @@ import (
 	"github.com/vireo-project/vireo/internal/diskbus"
 )
 
-// preferenceRows are the fields of a preference, in KubeVirt's order. Each applies only to a field that the VM does not set.
+// preferenceRows are the fields of a preference, in KubeVirt's order. Each applies only to a field that the VM does not
+// set.
 //
-// Not in the table: cpu.preferredCPUTopology, cpu.spreadOptions and preferSpreadSocketToCoreRatio affect cpu.guest of the instance type;
-// volumes affects the VM's DataVolumes (StorageClass); requirements are checked (CheckRequirements). As in KubeVirt,
-// devices.preferredVirtualGPUOptions is not applied.
+// Not in the table: cpu.preferredCPUTopology, cpu.spreadOptions and preferSpreadSocketToCoreRatio affect cpu.guest of
+// the instance type; volumes affects the VM's DataVolumes (StorageClass); requirements are checked (CheckRequirements).
+// As in KubeVirt, devices.preferredVirtualGPUOptions is not applied.
 var preferenceRows = slices.Concat(
-	cpuPreferences, autoattachPreferences, devicePreferences, diskPreferences, nicPreferences, inputPreferences, addedDevicePreferences,
-	featurePreferences, firmwarePreferences, machinePreferences, lastPreferences,
+	cpuPreferences, autoattachPreferences, devicePreferences, diskPreferences, nicPreferences, inputPreferences,
+	addedDevicePreferences, featurePreferences, firmwarePreferences, machinePreferences, lastPreferences,
 )
 
 var cpuPreferences = []row{{
@@ -130,7 +131,8 @@ var diskPreferences = []row{
 	}),
 	// Only the virtio bus has I/O threads.
 	eachDisk("preferredDiskDedicatedIoThread", func(p *v1beta1.DevicePreferences, disk *v1.Disk) {
-		if dedicated := p.PreferredDiskDedicatedIoThread; dedicated != nil && disk.Disk != nil && diskbus.Of(disk.Disk.Bus).Virtio {
+		if dedicated := p.PreferredDiskDedicatedIoThread; dedicated != nil && disk.Disk != nil &&
+			diskbus.Of(disk.Disk.Bus).Virtio {
 			fill(&disk.DedicatedIOThread, ptr.To(*dedicated))
 		}
 	}),
@@ -209,15 +211,16 @@ var featurePreferences = []row{
 		},
 	},
 	features("preferredApic", func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.APIC, p.PreferredApic) }),
-	// A VMI cannot have both the node's enlightenments and enlightenments of its own, so the preference does not apply to a VM with the
-	// former.
+	// A VMI cannot have both the node's enlightenments and enlightenments of its own, so the preference does not apply to
+	// a VM with the former.
 	features("preferredHyperv", func(p *v1beta1.FeaturePreferences, f *v1.Features) {
 		if p.PreferredHyperv != nil && f.HypervPassthrough == nil {
 			fillHyperv(need(&f.Hyperv), p.PreferredHyperv)
 		}
 	}),
 	features("preferredKvm", func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.KVM, p.PreferredKvm) }),
-	features("preferredPvspinlock", func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.Pvspinlock, p.PreferredPvspinlock) }),
+	features("preferredPvspinlock",
+		func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.Pvspinlock, p.PreferredPvspinlock) }),
 	features("preferredSmm", func(p *v1beta1.FeaturePreferences, f *v1.Features) { fill(&f.SMM, p.PreferredSmm) }),
 }
 
@@ -238,8 +241,8 @@ func fillHyperv(own, preferred *v1.FeatureHyperv) {
 	fill(&own.EVMCS, preferred.EVMCS)
 }
 
-// firmwarePreferences choose a boot loader for a VM that chooses none. KubeVirt adds an empty boot loader to each VM, which would
-// prevent arm64's default boot loader.
+// firmwarePreferences choose a boot loader for a VM that chooses none. KubeVirt adds an empty boot loader to each VM,
+// which would prevent arm64's default boot loader.
 var firmwarePreferences = []row{
 	{
 		path: "firmware.preferredUseBios",
@@ -344,7 +347,8 @@ func devices(name string, apply func(*v1beta1.DevicePreferences, *v1.Devices)) r
 	return row{path: "devices." + name, apply: func(e *expansion) { apply(&e.preference.devices, &e.spec.Domain.Devices) }}
 }
 
-// eachDisk returns the row of a field of a preference's devices that applies to each disk. A disk without a kind is a hard disk.
+// eachDisk returns the row of a field of a preference's devices that applies to each disk. A disk without a kind is a
+// hard disk.
 func eachDisk(name string, apply func(*v1beta1.DevicePreferences, *v1.Disk)) row {
 	return devices(name, func(p *v1beta1.DevicePreferences, d *v1.Devices) {
 		for i := range d.Disks {
@@ -357,8 +361,8 @@ func eachDisk(name string, apply func(*v1beta1.DevicePreferences, *v1.Disk)) row
 	})
 }
 
-// features returns the row of a field of a preference's features. It adds features to a VM without features only if the preference has
-// some.
+// features returns the row of a field of a preference's features. It adds features to a VM without features only if the
+// preference has some.
 func features(name string, apply func(*v1beta1.FeaturePreferences, *v1.Features)) row {
 	return row{path: "features." + name, apply: func(e *expansion) {
 		if e.preference.Features != nil {

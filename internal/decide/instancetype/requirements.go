@@ -43,8 +43,9 @@ func unmet(paths []string, format string, args ...any) *RequirementError {
 	return &RequirementError{Paths: paths, text: fmt.Sprintf(format, args...)}
 }
 
-// CheckRequirements returns a RequirementError for the first requirement of a preference that the expanded spec of a VM does not meet, or
-// nil. For fields that the spec does not set, it uses the defaults of a VMI, except that an unset architecture is not checked.
+// CheckRequirements returns a RequirementError for the first requirement of a preference that the expanded spec of a VM
+// does not meet, or nil. For fields that the spec does not set, it uses the defaults of a VMI, except that an unset
+// architecture is not checked.
 func CheckRequirements(
 	expanded *v1.VirtualMachineInstanceSpec, instancetype *v1beta1.VirtualMachineInstancetypeSpec,
 	spec *v1beta1.VirtualMachinePreferenceSpec,
@@ -53,7 +54,8 @@ func CheckRequirements(
 		return nil
 	}
 	p := complete(spec)
-	for _, check := range []func(*v1.VirtualMachineInstanceSpec, *v1beta1.VirtualMachineInstancetypeSpec) *RequirementError{
+	for _, check := range []func(*v1.VirtualMachineInstanceSpec,
+		*v1beta1.VirtualMachineInstancetypeSpec) *RequirementError{
 		p.checkCPU, p.checkMemory, p.checkArchitecture,
 	} {
 		if err := check(expanded, instancetype); err != nil {
@@ -90,7 +92,8 @@ func (p *preference) checkCPU(
 	return nil
 }
 
-// counted returns the fields of a VM's CPU that provide its vCPUs with the preferred topology, and KubeVirt's name for them.
+// counted returns the fields of a VM's CPU that provide its vCPUs with the preferred topology, and KubeVirt's name for
+// them.
 func (p *preference) counted() (dimensions []string, as string) {
 	switch p.topology() {
 	case v1beta1.Cores:
@@ -114,8 +117,8 @@ func (p *preference) counted() (dimensions []string, as string) {
 	}
 }
 
-// count returns the number of sockets, cores or threads of a VM. The default is 1. In KubeVirt it is 0, so that a VM that sets only cores
-// has no CPUs.
+// count returns the number of sockets, cores or threads of a VM. The default is 1. In KubeVirt it is 0, so that a VM
+// that sets only cores has no CPUs.
 func count(spec *v1.VirtualMachineInstanceSpec, dimension string) uint32 {
 	cpu := ptr.Deref(spec.Domain.CPU, v1.CPU{})
 	if cpu.Sockets == 0 && cpu.Cores == 0 && cpu.Threads == 0 {
@@ -124,7 +127,8 @@ func count(spec *v1.VirtualMachineInstanceSpec, dimension string) uint32 {
 	return max(map[string]uint32{"sockets": cpu.Sockets, "cores": cpu.Cores, "threads": cpu.Threads}[dimension], 1)
 }
 
-// Sockets returns the number of CPUs that follows from the resources of a VMI. Each is a socket, because sockets can be hotplugged.
+// Sockets returns the number of CPUs that follows from the resources of a VMI. Each is a socket, because sockets can be
+// hotplugged.
 func Sockets(resources v1.ResourceRequirements) uint32 {
 	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
 		if q := list.Cpu(); q.Sign() > 0 {
@@ -153,8 +157,9 @@ func (p *preference) checkMemory(
 		provided = &resource.Quantity{}
 	}
 	if provided.Cmp(required.Guest) < 0 {
-		return unmet([]string{"spec.template.spec.domain.memory"}, "insufficient Memory resources of %s provided by VirtualMachine, "+
-			"preference requires %s", provided, &required.Guest)
+		return unmet([]string{"spec.template.spec.domain.memory"},
+			"insufficient Memory resources of %s provided by VirtualMachine, "+
+				"preference requires %s", provided, &required.Guest)
 	}
 	return nil
 }
@@ -166,7 +171,8 @@ func (p *preference) checkArchitecture(
 	if required == nil || expanded.Architecture == "" || expanded.Architecture == *required {
 		return nil
 	}
-	return unmet([]string{"spec.template.spec.architecture"}, "preference requires architecture %s but %s is being requested",
+	return unmet([]string{"spec.template.spec.architecture"},
+		"preference requires architecture %s but %s is being requested",
 		*required, expanded.Architecture)
 }
 
@@ -211,8 +217,8 @@ func (p *preference) spread() (across v1beta1.SpreadAcross, ratio uint32) {
 	return across, ratio
 }
 
-// arrange returns the layout of the CPUs of an instance type. If they cannot be spread, it also returns the reason, and each CPU is a
-// socket. A single CPU is always accepted, although KubeVirt refuses to spread it.
+// arrange returns the layout of the CPUs of an instance type. If they cannot be spread, it also returns the reason, and
+// each CPU is a socket. A single CPU is always accepted, although KubeVirt refuses to spread it.
 func (p *preference) arrange(cpus uint32) (result layout, problem string) {
 	if cpus <= 1 {
 		return layout{1, 1, 1}, ""
@@ -245,7 +251,8 @@ func (p *preference) arrangeSpread(cpus uint32) (result layout, problem string) 
 		return layout{1, cpus / ratio, ratio}, ""
 	case v1beta1.SpreadAcrossSocketsCoresThreads:
 		if cpus%threadsPerCore != 0 || cpus/threadsPerCore%ratio != 0 {
-			return sockets, fmt.Sprintf(indivisible, cpus, fmt.Sprintf("number of threads per core %d and %s", threadsPerCore, ratioText))
+			return sockets, fmt.Sprintf(indivisible, cpus,
+				fmt.Sprintf("number of threads per core %d and %s", threadsPerCore, ratioText))
 		}
 		return layout{cpus / threadsPerCore / ratio, ratio, threadsPerCore}, ""
 	default:
@@ -256,9 +263,11 @@ func (p *preference) arrangeSpread(cpus uint32) (result layout, problem string) 
 	}
 }
 
-// CheckTopology returns an error, with KubeVirt's field and message, if the CPUs of an instance type cannot be spread as the
-// preference requires. Each of the two may be nil.
-func CheckTopology(instancetype *v1beta1.VirtualMachineInstancetypeSpec, spec *v1beta1.VirtualMachinePreferenceSpec) *field.Error {
+// CheckTopology returns an error, with KubeVirt's field and message, if the CPUs of an instance type cannot be spread
+// as the preference requires. Each of the two may be nil.
+func CheckTopology(
+	instancetype *v1beta1.VirtualMachineInstancetypeSpec, spec *v1beta1.VirtualMachinePreferenceSpec,
+) *field.Error {
 	if instancetype == nil {
 		return nil
 	}
@@ -269,9 +278,11 @@ func CheckTopology(instancetype *v1beta1.VirtualMachineInstancetypeSpec, spec *v
 	return nil
 }
 
-// ValidateInstancetype returns the errors of an instance type, and the warnings about it. path is the path of the spec. The messages are
-// KubeVirt's.
-func ValidateInstancetype(spec *v1beta1.VirtualMachineInstancetypeSpec, path *field.Path) (errs field.ErrorList, warnings []string) {
+// ValidateInstancetype returns the errors of an instance type, and the warnings about it. path is the path of the spec.
+// The messages are KubeVirt's.
+func ValidateInstancetype(
+	spec *v1beta1.VirtualMachineInstancetypeSpec, path *field.Path,
+) (errs field.ErrorList, warnings []string) {
 	overcommit := path.Child("memory", "overcommitPercent")
 	percent := spec.Memory.OvercommitPercent
 	if percent < 0 || percent > 100 {
@@ -283,14 +294,17 @@ func ValidateInstancetype(spec *v1beta1.VirtualMachineInstancetypeSpec, path *fi
 			fmt.Sprintf("%s and %s should not be requested together.", overcommit, path.Child("memory", "hugepages"))))
 	}
 	if spec.LaunchSecurity != nil {
-		warnings = append(warnings, "launchSecurity is deprecated and will be removed in a future release. Use preference instead.")
+		warnings = append(warnings,
+			"launchSecurity is deprecated and will be removed in a future release. Use preference instead.")
 	}
 	return errs, warnings
 }
 
-// ValidatePreference returns the errors of a preference, and the warnings about it. path is the path of the spec. The messages are
-// KubeVirt's. KubeVirt accepts a ratio of 0, and fails when it divides by it.
-func ValidatePreference(spec *v1beta1.VirtualMachinePreferenceSpec, path *field.Path) (errs field.ErrorList, warnings []string) {
+// ValidatePreference returns the errors of a preference, and the warnings about it. path is the path of the spec. The
+// messages are KubeVirt's. KubeVirt accepts a ratio of 0, and fails when it divides by it.
+func ValidatePreference(
+	spec *v1beta1.VirtualMachinePreferenceSpec, path *field.Path,
+) (errs field.ErrorList, warnings []string) {
 	p := complete(spec)
 	cpu := path.Child("cpu")
 	if given := p.cpu.PreferredCPUTopology; given != nil {

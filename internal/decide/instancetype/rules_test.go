@@ -74,7 +74,8 @@ func TestTopology(t *testing.T) {
 				t.Errorf("sockets, cores and threads are %v, want %v", got, tc.want)
 			}
 			err := instancetype.CheckTopology(size, preference)
-			if (err != nil) != (tc.problem != "") || err != nil && (err.Detail != tc.problem || err.Field != "instancetype.spec.cpu.guest") {
+			if (err != nil) != (tc.problem != "") ||
+				err != nil && (err.Detail != tc.problem || err.Field != "instancetype.spec.cpu.guest") {
 				t.Errorf("got  %v\nwant %s", err, tc.problem)
 			}
 		})
@@ -160,7 +161,8 @@ func TestRequirements(t *testing.T) {
 		},
 	} {
 		t.Run(tc.spec+tc.instancetype+tc.preference, func(t *testing.T) {
-			err := instancetype.CheckRequirements(&templateOf(t, tc.spec).Spec, parse[v1beta1.VirtualMachineInstancetypeSpec](t, tc.instancetype),
+			err := instancetype.CheckRequirements(&templateOf(t, tc.spec).Spec,
+				parse[v1beta1.VirtualMachineInstancetypeSpec](t, tc.instancetype),
 				parse[v1beta1.VirtualMachinePreferenceSpec](t, tc.preference))
 			if err == nil && tc.want == "" {
 				return
@@ -172,7 +174,8 @@ func TestRequirements(t *testing.T) {
 			var want field.ErrorList
 			for _, path := range tc.paths {
 				want = append(want, &field.Error{
-					Type: field.ErrorTypeNotFound, Field: path, BadValue: field.OmitValueType{}, Detail: "failure checking preference requirements: " + tc.want,
+					Type: field.ErrorTypeNotFound, Field: path, BadValue: field.OmitValueType{},
+					Detail: "failure checking preference requirements: " + tc.want,
 				})
 			}
 			if diff := cmp.Diff(want, unmet.Admission()); diff != "" {
@@ -203,7 +206,8 @@ func TestValidateInstancetype(t *testing.T) {
 		},
 		`{launchSecurity: {}, ` + size + `}`: {"launchSecurity is deprecated and will be removed in a future release. Use preference instead."},
 	} {
-		got := report(instancetype.ValidateInstancetype(parse[v1beta1.VirtualMachineInstancetypeSpec](t, text), field.NewPath("spec")))
+		got := report(instancetype.ValidateInstancetype(parse[v1beta1.VirtualMachineInstancetypeSpec](t, text),
+			field.NewPath("spec")))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", text, diff)
 		}
@@ -229,7 +233,8 @@ func TestValidatePreference(t *testing.T) {
 			"PreferredCPUTopology preferSpread is deprecated for removal in a future release, please use spread instead",
 		},
 	} {
-		got := report(instancetype.ValidatePreference(parse[v1beta1.VirtualMachinePreferenceSpec](t, text), field.NewPath("spec")))
+		got := report(instancetype.ValidatePreference(parse[v1beta1.VirtualMachinePreferenceSpec](t, text),
+			field.NewPath("spec")))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", text, diff)
 		}

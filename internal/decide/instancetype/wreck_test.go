@@ -5,7 +5,8 @@ package instancetype_test
 
 import "reflect"
 
-// wreck sets every value to which an object points, at any depth, to its zero value. What shares memory with the object loses it.
+// wreck sets every value to which an object points, at any depth, to its zero value. What shares memory with the object
+// loses it.
 func wreck(object any) { wreckValue(reflect.ValueOf(object)) }
 
 func wreckValue(v reflect.Value) {

@@ -67,8 +67,8 @@ func adoptLinks(before, now *v1.VirtualMachineInstanceSpec, _ *v1.VirtualMachine
 	CopyLinkStates(before, now)
 }
 
-// CopyLinkStates makes the links of interfaces as those of the interfaces with the same name in another spec. It leaves interfaces
-// that are absent in one of the specs.
+// CopyLinkStates makes the links of interfaces as those of the interfaces with the same name in another spec. It leaves
+// interfaces that are absent in one of the specs.
 func CopyLinkStates(to, from *v1.VirtualMachineInstanceSpec) {
 	states := map[string]v1.InterfaceState{}
 	for i := range from.Domain.Devices.Interfaces {
@@ -104,9 +104,9 @@ func IsPluggable(spec *v1.VirtualMachineInstanceSpec, iface *v1.Interface) bool 
 	return network != nil && network.IsPluggable() && iface.Bridge != nil && !spec.Domain.Devices.DisableHotplug
 }
 
-// adoptInterfaces adopts interfaces that the guest gets and loses while it runs. before has the interfaces of the start. One that the
-// instance has got since is compared with what it has, and one that the guest has and the template does not have counts as removed, unless
-// it is absent.
+// adoptInterfaces adopts interfaces that the guest gets and loses while it runs. before has the interfaces of the
+// start. One that the instance has got since is compared with what it has, and one that the guest has and the template
+// does not have counts as removed, unless it is absent.
 func adoptInterfaces(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance) {
 	at := 0
 	for i := range now.Domain.Devices.Interfaces {
@@ -149,7 +149,8 @@ func adoptNetworkNames(before, now *v1.VirtualMachineInstanceSpec, _ *v1.Virtual
 	copyNetworkNames(before, now)
 }
 
-// copyNetworkNames makes the networks of interfaces that a running guest can get those of the same interfaces in another spec.
+// copyNetworkNames makes the networks of interfaces that a running guest can get those of the same interfaces in
+// another spec.
 func copyNetworkNames(to, from *v1.VirtualMachineInstanceSpec) {
 	for i := range from.Domain.Devices.Interfaces {
 		iface := &from.Domain.Devices.Interfaces[i]
@@ -169,9 +170,9 @@ func removeLost(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachi
 	}
 }
 
-// CopyInterfaces copies the interfaces of a template that a running guest can get or lose to the spec of its instance, if NeedRestart names
-// none, and the networks of those that it keeps. One that the template does not have becomes absent, and is removed once the guest does not
-// have it.
+// CopyInterfaces copies the interfaces of a template that a running guest can get or lose to the spec of its instance,
+// if NeedRestart names none, and the networks of those that it keeps. One that the template does not have becomes
+// absent, and is removed once the guest does not have it.
 func CopyInterfaces(to, from *v1.VirtualMachineInstanceSpec, inGuest func(name string) bool) {
 	copyNetworkNames(to, from)
 	for i := range from.Domain.Devices.Interfaces {
@@ -206,8 +207,9 @@ func SameInterfaces(to, from *v1.VirtualMachineInstanceSpec) bool {
 		if !IsPluggable(from, iface) {
 			continue
 		}
-		if has == nil || (has.State == v1.InterfaceStateAbsent) != (iface.State == v1.InterfaceStateAbsent) || IsPluggable(to, has) &&
-			networkOf(to, iface.Name).Multus.NetworkName != networkOf(from, iface.Name).Multus.NetworkName {
+		if has == nil || (has.State == v1.InterfaceStateAbsent) != (iface.State == v1.InterfaceStateAbsent) ||
+			IsPluggable(to, has) &&
+				networkOf(to, iface.Name).Multus.NetworkName != networkOf(from, iface.Name).Multus.NetworkName {
 			return false
 		}
 	}
@@ -243,8 +245,8 @@ func networkOf(spec *v1.VirtualMachineInstanceSpec, name string) *v1.Network {
 	return nil
 }
 
-// insertInterface copies an interface and its network from another spec. The network goes to the place of the list that it has there among
-// the same neighbors, so that its addition is not a change of the order.
+// insertInterface copies an interface and its network from another spec. The network goes to the place of the list that
+// it has there among the same neighbors, so that its addition is not a change of the order.
 func insertInterface(to, from *v1.VirtualMachineInstanceSpec, name string, at int) {
 	to.Domain.Devices.Interfaces = slices.Insert(to.Domain.Devices.Interfaces, at, *Interface(from, name).DeepCopy())
 	if network := networkOf(from, name); network != nil && networkOf(to, name) == nil {
@@ -263,6 +265,7 @@ func insertInterface(to, from *v1.VirtualMachineInstanceSpec, name string, at in
 }
 
 func removeInterface(from *v1.VirtualMachineInstanceSpec, name string) {
-	from.Domain.Devices.Interfaces = slices.DeleteFunc(from.Domain.Devices.Interfaces, func(i v1.Interface) bool { return i.Name == name })
+	from.Domain.Devices.Interfaces = slices.DeleteFunc(from.Domain.Devices.Interfaces,
+		func(i v1.Interface) bool { return i.Name == name })
 	from.Networks = slices.DeleteFunc(from.Networks, func(n v1.Network) bool { return n.Name == name })
 }

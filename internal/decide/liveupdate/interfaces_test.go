@@ -11,8 +11,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// specWith returns a spec with interfaces, each written as name, binding and state, such as "blue/bridge/absent". Its network may have another name: "blue=red". The one named default is
-// on the Pod network.
+// specWith returns a spec with interfaces, each written as name, binding and state, such as "blue/bridge/absent". Its
+// network may have another name: "blue=red". The one named default is on the Pod network.
 func specWith(interfaces string) *v1.VirtualMachineInstanceSpec {
 	spec := &v1.VirtualMachineInstanceSpec{}
 	for text := range strings.FieldsSeq(interfaces) {
@@ -35,7 +35,8 @@ func specWith(interfaces string) *v1.VirtualMachineInstanceSpec {
 		if parts[0] == "default" {
 			network.NetworkSource = v1.NetworkSource{Pod: &v1.PodNetwork{}}
 		}
-		spec.Domain.Devices.Interfaces, spec.Networks = append(spec.Domain.Devices.Interfaces, iface), append(spec.Networks, network)
+		spec.Domain.Devices.Interfaces, spec.Networks = append(spec.Domain.Devices.Interfaces, iface),
+			append(spec.Networks, network)
 	}
 	return spec
 }
@@ -86,14 +87,16 @@ func TestInterfaces(t *testing.T) {
 			"default blue", "default blue", "default blue=red/e1000", "blue", "domain.devices.interfaces[blue].model", "",
 		},
 		"another network, with another binding": {
-			"default blue/masquerade", "default blue/masquerade", "default blue=red/masquerade", "blue", "networks[blue].multus.networkName", "",
+			"default blue/masquerade", "default blue/masquerade", "default blue=red/masquerade", "blue",
+			"networks[blue].multus.networkName", "",
 		},
 		"another order": {"default blue", "default blue", "blue default", "", "domain.devices.interfaces networks", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vmi := &v1.VirtualMachineInstance{Spec: *specWith(tc.has)}
 			for inGuest := range strings.FieldsSeq(tc.inGuest) {
-				vmi.Status.Interfaces = append(vmi.Status.Interfaces, v1.VirtualMachineInstanceNetworkInterface{Name: inGuest, InfoSource: "domain"})
+				vmi.Status.Interfaces = append(vmi.Status.Interfaces,
+					v1.VirtualMachineInstanceNetworkInterface{Name: inGuest, InfoSource: "domain"})
 			}
 			now := specWith(tc.now)
 			if got := strings.Join(NeedRestart(specWith(tc.started), now, vmi, true), " "); got != tc.wantRestart {
@@ -127,7 +130,8 @@ func describe(spec *v1.VirtualMachineInstanceSpec) []string {
 	var all []string
 	for i := range spec.Domain.Devices.Interfaces {
 		iface := &spec.Domain.Devices.Interfaces[i]
-		all = append(all, fmt.Sprintf("%s %s %s %t", iface.Name, iface.Model, iface.State, networkOf(spec, iface.Name) != nil))
+		all = append(all, fmt.Sprintf("%s %s %s %t", iface.Name, iface.Model, iface.State,
+			networkOf(spec, iface.Name) != nil))
 	}
 	return all
 }

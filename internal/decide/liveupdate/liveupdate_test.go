@@ -35,7 +35,10 @@ func TestNeedRestart(t *testing.T) {
 			}, "domain.devices.interfaces[default].bridge domain.devices.interfaces[default].masquerade",
 		},
 		"a quantity": {
-			func(s *v1.VirtualMachineInstanceSpec) { s.Volumes[0].EmptyDisk.Capacity = resource.MustParse("9Gi") }, "volumes[data].emptyDisk.capacity",
+			func(s *v1.VirtualMachineInstanceSpec) {
+				s.Volumes[0].EmptyDisk.Capacity = resource.MustParse(
+					"9Gi")
+			}, "volumes[data].emptyDisk.capacity",
 		},
 		"elements added and removed": {
 			func(s *v1.VirtualMachineInstanceSpec) {
@@ -66,7 +69,8 @@ func TestNeedRestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			vmi := builder.MakeVMI("vm").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
-				vmi.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("1Gi")}}}}
+				vmi.Spec.Volumes = []v1.Volume{{Name: "data",
+					VolumeSource: v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("1Gi")}}}}
 				vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "data"}, {Name: "more"}}
 			}).Obj()
 			now := vmi.Spec.DeepCopy()
@@ -110,7 +114,8 @@ func TestClaimFields(t *testing.T) {
 	if want := "restart it: volumes[a].dataVolume.name, volumes[b].persistentVolumeClaim.claimName"; message != want {
 		t.Errorf("got %q, want %q", message, want)
 	}
-	if got := FieldsIn(message); len(got) != 2 || EntryOf(got[0]).Effect != Migration || EntryOf(got[1]).Effect != Migration {
+	if got := FieldsIn(message); len(got) != 2 || EntryOf(got[0]).Effect != Migration ||
+		EntryOf(got[1]).Effect != Migration {
 		t.Errorf("the message names %q", got)
 	}
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package liveupdate knows how a change of each field of a VM's template reaches a guest that runs. virt-controller derives the condition
-// RestartRequired from its table, virtctl explain what it says about it, and docs/spec its list of changes.
+// Package liveupdate knows how a change of each field of a VM's template reaches a guest that runs. virt-controller
+// derives the condition RestartRequired from its table, virtctl explain what it says about it, and docs/spec its list
+// of changes.
 package liveupdate
 
 import (
@@ -45,11 +46,13 @@ type Entry struct {
 	// Note is a sentence about what else affects a running guest, or empty.
 	Note string
 
-	// adopt copies to before what now changes of the field and needs no restart. The caller decides whether the change is possible.
+	// adopt copies to before what now changes of the field and needs no restart. The caller decides whether the change is
+	// possible.
 	adopt func(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance)
 }
 
-// Condition returns when the change needs no restart, as the end of a sentence, or empty for a change that always has the effect.
+// Condition returns when the change needs no restart, as the end of a sentence, or empty for a change that always has
+// the effect.
 func (e *Entry) Condition() string {
 	if !e.Rollout {
 		return e.If
@@ -81,8 +84,8 @@ func Covers(field, path string) bool {
 	return path == field || strings.HasPrefix(path, field+".") || strings.HasPrefix(path, field+"[]")
 }
 
-// Entries is the table. test/liveness changes each leaf of the template of a running VM and compares what virt-controller does with
-// it.
+// Entries is the table. test/liveness changes each leaf of the template of a running VM and compares what
+// virt-controller does with it.
 var Entries = []Entry{
 	{Path: "nodeSelector", Effect: Live, Rollout: true, adopt: adoptNodeSelector, Note: "The guest stays on its node, and its next node is chosen by it."},
 	{Path: "affinity", Effect: Live, Rollout: true, adopt: adoptAffinity, Note: "The guest stays on its node, and its next node is chosen by it."},
@@ -164,9 +167,10 @@ const volumesPlug = "A volume with hotpluggable: true is plugged and unplugged w
 
 const claimsMove = "updateVolumesStrategy is Migration, and the guest and its other volumes can migrate"
 
-// NeedRestart returns the paths of the fields that differ between the template that a running VMI was made from and the one that its VM
-// has now, without those whose changes a running guest can have. rollout reports whether the rollout strategy is LiveUpdate. The claims of
-// volumes are never among them: whether they can change is decided with them, as for the size of the guest.
+// NeedRestart returns the paths of the fields that differ between the template that a running VMI was made from and the
+// one that its VM has now, without those whose changes a running guest can have. rollout reports whether the rollout
+// strategy is LiveUpdate. The claims of volumes are never among them: whether they can change is decided with them, as
+// for the size of the guest.
 func NeedRestart(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMachineInstance, rollout bool) []string {
 	before, now = before.DeepCopy(), now.DeepCopy()
 	for i := range Entries {
@@ -182,11 +186,12 @@ func NeedRestart(before, now *v1.VirtualMachineInstanceSpec, vmi *v1.VirtualMach
 
 // scalars are structs that are scalars in JSON.
 var scalars = []reflect.Type{
-	reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString](), reflect.TypeFor[metav1.Duration](), reflect.TypeFor[metav1.Time](),
+	reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString](), reflect.TypeFor[metav1.Duration](),
+	reflect.TypeFor[metav1.Time](),
 }
 
-// compare appends the paths of the fields that differ. It descends into structs, also into those that only one side has, and into lists
-// whose elements have names.
+// compare appends the paths of the fields that differ. It descends into structs, also into those that only one side
+// has, and into lists whose elements have names.
 func compare(path string, a, b reflect.Value, changed *[]string) {
 	if equality.Semantic.DeepEqual(a.Interface(), b.Interface()) {
 		return
@@ -228,7 +233,8 @@ func compareStructs(path string, a, b reflect.Value, changed *[]string) {
 	}
 }
 
-// compareLists compares lists by the names of their elements. It finds nothing in lists without names, and in a list in another order.
+// compareLists compares lists by the names of their elements. It finds nothing in lists without names, and in a list in
+// another order.
 func compareLists(path string, a, b reflect.Value, changed *[]string) {
 	before, inA := byName(a)
 	after, inB := byName(b)
@@ -256,7 +262,8 @@ func compareLists(path string, a, b reflect.Value, changed *[]string) {
 	}
 }
 
-// byName returns the elements of a list, and their names in order. It returns nil if they have none, or two have the same.
+// byName returns the elements of a list, and their names in order. It returns nil if they have none, or two have the
+// same.
 func byName(list reflect.Value) (elements map[string]reflect.Value, names []string) {
 	elements = map[string]reflect.Value{}
 	for i := range list.Len() {
@@ -329,8 +336,8 @@ func ClaimFields(volumes []v1.Volume, changed func(name string) bool) []string {
 	return fields
 }
 
-// printable returns the name of an element as part of a path. Names are checked at admission; those of objects from before may have any
-// characters.
+// printable returns the name of an element as part of a path. Names are checked at admission; those of objects from
+// before may have any characters.
 func printable(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r < ' ' || strings.ContainsRune("[],\u007f", r) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package machinetype replaces the machine types that only the QEMU of Red Hat's distributions has, which KubeVirt's images contain, by
-// the nearest ones of QEMU as its developers release it.
+// Package machinetype replaces the machine types that only the QEMU of Red Hat's distributions has, which KubeVirt's
+// images contain, by the nearest ones of QEMU as its developers release it.
 package machinetype
 
 import (
@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// families are the prefixes of Red Hat's machine types, each with the prefix of the machine types that they are made from.
+// families are the prefixes of Red Hat's machine types, each with the prefix of the machine types that they are made
+// from.
 var families = []struct{ redHat, qemu string }{
 	{"pc-q35-rhel", "pc-q35-"},
 	{"virt-rhel", "virt-"},
@@ -29,8 +30,9 @@ func (v version) compare(o version) int {
 // newest is the version of the launcher's QEMU.
 var newest = version{10, 0}
 
-// bases are the releases of the distribution that have a machine type of their own, in order, with the version of QEMU from which it was
-// made. If that is later than the launcher's, it is the launcher's. docs/adr/0110-machine-types-of-other-builds.md has the sources.
+// bases are the releases of the distribution that have a machine type of their own, in order, with the version of QEMU
+// from which it was made. If that is later than the launcher's, it is the launcher's.
+// docs/adr/0110-machine-types-of-other-builds.md has the sources.
 var bases = []struct{ release, qemu version }{
 	{version{7, 3}, version{2, 6}},
 	{version{7, 4}, version{2, 9}},
@@ -51,8 +53,8 @@ var bases = []struct{ release, qemu version }{
 	{version{10, 2}, newest},
 }
 
-// ForStart returns the machine type with which a guest of a spec starts. It is the one in the spec unless that is one of Red Hat's. A
-// guest that runs keeps the one that it started with.
+// ForStart returns the machine type with which a guest of a spec starts. It is the one in the spec unless that is one
+// of Red Hat's. A guest that runs keeps the one that it started with.
 func ForStart(spec string) string {
 	for _, family := range families {
 		text, found := strings.CutPrefix(spec, family.redHat)
@@ -63,7 +65,8 @@ func ForStart(spec string) string {
 		if !ok {
 			return spec
 		}
-		after := slices.IndexFunc(bases, func(b struct{ release, qemu version }) bool { return b.release.compare(release) > 0 })
+		after := slices.IndexFunc(bases,
+			func(b struct{ release, qemu version }) bool { return b.release.compare(release) > 0 })
 		if after < 0 {
 			after = len(bases)
 		}
@@ -73,7 +76,8 @@ func ForStart(spec string) string {
 	return spec
 }
 
-// Replaced describes for users that a guest does not start with the machine type of its spec. It is empty if the guest does.
+// Replaced describes for users that a guest does not start with the machine type of its spec. It is empty if the guest
+// does.
 func Replaced(spec string) string {
 	start := ForStart(spec)
 	if start == spec {

@@ -3,8 +3,9 @@
 
 // Package memorydump decides what virt-controller does next for the memory dump of a VM. It is pure.
 //
-// A user requests the dump, and its removal, by a verb of virt-api, which writes status.memoryDumpRequest of the VM. The claim is a utility
-// volume of the VMI, and no volume of the VM: the VM's spec is the user's. The agent reports about the dump in the volume's status.
+// A user requests the dump, and its removal, by a verb of virt-api, which writes status.memoryDumpRequest of the VM.
+// The claim is a utility volume of the VMI, and no volume of the VM: the VM's spec is the user's. The agent reports
+// about the dump in the volume's status.
 package memorydump
 
 import (

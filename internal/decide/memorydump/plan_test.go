@@ -91,7 +91,8 @@ func (w *world) agent(phase v1.VolumePhase, message string) {
 	}
 	status := v1.VolumeStatus{Name: "dump", Phase: phase, Message: message, HotplugVolume: &v1.HotplugVolumeStatus{}}
 	if strings.HasPrefix(string(phase), "MemoryDump") {
-		status.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: "dump", TargetFileName: "f", StartTimestamp: ptr.To(metav1.NewTime(w.Now))}
+		status.MemoryDumpVolume = &v1.DomainMemoryDumpInfo{ClaimName: "dump", TargetFileName: "f",
+			StartTimestamp: ptr.To(metav1.NewTime(w.Now))}
 	}
 	w.VMI.Status.VolumeStatus = []v1.VolumeStatus{status}
 }
@@ -137,8 +138,10 @@ func TestDumpIsRemovedAtAnyTime(t *testing.T) {
 
 func TestDumpOfAGuestThatEnds(t *testing.T) {
 	for phase, want := range map[v1.MemoryDumpPhase]string{
-		v1.MemoryDumpAssociating: "Failed: the VM is not running", v1.MemoryDumpUnmounting: "Completed", v1.MemoryDumpDissociating: "none",
-		v1.MemoryDumpInProgress: "Failed: the VM stopped, or was restarted, before its memory was dumped", v1.MemoryDumpCompleted: "Completed",
+		v1.MemoryDumpAssociating: "Failed: the VM is not running", v1.MemoryDumpUnmounting: "Completed",
+		v1.MemoryDumpDissociating: "none",
+		v1.MemoryDumpInProgress:   "Failed: the VM stopped, or was restarted, before its memory was dumped",
+		v1.MemoryDumpCompleted:    "Completed",
 	} {
 		w := newWorld(t)
 		w.VMI, w.Request.Phase = nil, phase

@@ -46,7 +46,8 @@ type Progress struct {
 
 // ProgressOf returns what the kubelet reports about a change of the resources of a Pod.
 func ProgressOf(pod *corev1.Pod) Progress {
-	pending, working := podstate.Condition(pod, corev1.PodResizePending), podstate.Condition(pod, corev1.PodResizeInProgress)
+	pending, working := podstate.Condition(pod, corev1.PodResizePending),
+		podstate.Condition(pod, corev1.PodResizeInProgress)
 	switch {
 	case pending != nil && pending.Status == corev1.ConditionTrue:
 		state := Deferred
@@ -63,8 +64,8 @@ func ProgressOf(pod *corev1.Pod) Progress {
 	}
 }
 
-// Applied reports whether the launcher's container has the resources of its spec. The kubelet reports the requests that it has
-// allocated as they are in the spec; what it reports as used may be rounded, except for the limit of the memory.
+// Applied reports whether the launcher's container has the resources of its spec. The kubelet reports the requests that
+// it has allocated as they are in the spec; what it reports as used may be rounded, except for the limit of the memory.
 func Applied(pod *corev1.Pod) bool {
 	for _, kind := range []corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
 		if c := podstate.Condition(pod, kind); c != nil && c.Status == corev1.ConditionTrue {
@@ -93,7 +94,8 @@ func Applied(pod *corev1.Pod) bool {
 	return !limited || !reported || used.Cmp(limit) == 0
 }
 
-// Resizable returns those of a container's resources that can change while it runs. The caches of Pods contain no others.
+// Resizable returns those of a container's resources that can change while it runs. The caches of Pods contain no
+// others.
 func Resizable(all corev1.ResourceRequirements) corev1.ResourceRequirements {
 	kept := func(list corev1.ResourceList) corev1.ResourceList {
 		var out corev1.ResourceList
@@ -110,10 +112,10 @@ func Resizable(all corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: kept(all.Requests), Limits: kept(all.Limits)}
 }
 
-// ResizedResources returns the resources of the launcher's container after a resize. now are those that it has, wanted those of a new Pod for
-// the guest of the new size. Everything else about the container stays, also what an admission plugin has set. A resource
-// grows only if the guest grows in it, and shrinks only if the guest shrinks in it. Otherwise a Pod from an earlier version or
-// configuration would be resized without a change of its guest.
+// ResizedResources returns the resources of the launcher's container after a resize. now are those that it has, wanted
+// those of a new Pod for the guest of the new size. Everything else about the container stays, also what an admission
+// plugin has set. A resource grows only if the guest grows in it, and shrinks only if the guest shrinks in it.
+// Otherwise a Pod from an earlier version or configuration would be resized without a change of its guest.
 func ResizedResources(now, wanted corev1.ResourceRequirements, from, to Size) corev1.ResourceRequirements {
 	out := *now.DeepCopy()
 	// 1 is growth, -1 the opposite.
@@ -195,8 +197,8 @@ const Patience = 2 * time.Minute
 type View struct {
 	// Obstacle is why the Pod's resources cannot change in place, or "". See Obstacle.
 	Obstacle string
-	// Forbidden is the API server's refusal of the resources by a quota or policy, and Refused any other refusal that a retry
-	// does not change. Both are "" if there is none.
+	// Forbidden is the API server's refusal of the resources by a quota or policy, and Refused any other refusal that a
+	// retry does not change. Both are "" if there is none.
 	Forbidden, Refused string
 	// Progress is what the kubelet reports.
 	Progress Progress
@@ -208,7 +210,8 @@ type View struct {
 
 // Verdict is what is reported about a change that is not done.
 type Verdict struct {
-	// Restart reports whether the guest gets its new size only when it is restarted, and Migrate whether it migrates for it.
+	// Restart reports whether the guest gets its new size only when it is restarted, and Migrate whether it migrates for
+	// it.
 	Restart, Migrate bool
 	// Reason and Message are those of the condition. They are empty while nothing hinders the change.
 	Reason, Message string
@@ -227,7 +230,8 @@ func Judge(v View) Verdict {
 	case v.Refused != "":
 		return v.elsewhere("the API server refuses the new resources of the launcher Pod: " + v.Refused)
 	case v.Forbidden != "":
-		return Verdict{Reason: ReasonForbidden, Again: retry, Message: "The launcher Pod may not have the resources, so the guest keeps its size: " + v.Forbidden}
+		return Verdict{Reason: ReasonForbidden, Again: retry,
+			Message: "The launcher Pod may not have the resources, so the guest keeps its size: " + v.Forbidden}
 	case v.Progress.State == Infeasible:
 		return v.elsewhere("the node cannot resize the launcher Pod: " + v.Progress.Message)
 	case v.Progress.State == Deferred && waited >= Patience:
@@ -238,7 +242,8 @@ func Judge(v View) Verdict {
 			Message: "The node has no room for the larger launcher Pod yet, so the guest keeps its size: " + v.Progress.Message,
 		}
 	case v.Progress.State == Failing:
-		return Verdict{Reason: ReasonFailing, Message: "The kubelet fails to resize the launcher Pod, and retries: " + v.Progress.Message}
+		return Verdict{Reason: ReasonFailing,
+			Message: "The kubelet fails to resize the launcher Pod, and retries: " + v.Progress.Message}
 	default:
 		return Verdict{}
 	}

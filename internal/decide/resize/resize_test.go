@@ -26,7 +26,8 @@ func size(sockets uint32, memory int64) resize.Size {
 	return resize.Size{Sockets: sockets, Memory: memory}
 }
 
-// TestSteps follows guests through their changes: what their Pod has to be for, what they may have themselves, and what is pending.
+// TestSteps follows guests through their changes: what their Pod has to be for, what they may have themselves, and what
+// is pending.
 func TestSteps(t *testing.T) {
 	for _, tc := range []struct {
 		name                  string
@@ -41,8 +42,8 @@ func TestSteps(t *testing.T) {
 			forPod: size(2, 2*gib), forGuest: size(1, gib), cpus: true, memory: true,
 		},
 		{
-			name: "the kubelet has not resized it", desired: size(2, 2*gib), current: size(1, gib), pod: size(2, 2*gib), unapplied: true,
-			forPod: size(2, 2*gib), forGuest: size(1, gib), cpus: true, memory: true,
+			name: "the kubelet has not resized it", desired: size(2, 2*gib), current: size(1, gib), pod: size(2, 2*gib),
+			unapplied: true, forPod: size(2, 2*gib), forGuest: size(1, gib), cpus: true, memory: true,
 		},
 		{
 			name: "then the guest", desired: size(2, 2*gib), current: size(1, gib), pod: size(2, 2*gib),
@@ -54,8 +55,8 @@ func TestSteps(t *testing.T) {
 		},
 		{name: "done", desired: size(2, 2*gib), current: size(2, 2*gib), pod: size(2, 2*gib), forPod: size(2, 2*gib), forGuest: size(2, 2*gib)},
 		{
-			name: "the guest shrinks first", desired: size(2, gib), current: size(2, 2*gib), pod: size(2, 2*gib), unapplied: true,
-			forPod: size(2, 2*gib), forGuest: size(2, gib), memory: true,
+			name: "the guest shrinks first", desired: size(2, gib), current: size(2, 2*gib), pod: size(2, 2*gib),
+			unapplied: true, forPod: size(2, 2*gib), forGuest: size(2, gib), memory: true,
 		},
 		{
 			name: "a guest that returns only a part", desired: size(2, gib), current: size(2, gib+gib/2), pod: size(2, 2*gib),
@@ -66,8 +67,8 @@ func TestSteps(t *testing.T) {
 			forPod: size(2, gib), forGuest: size(2, gib), memory: true,
 		},
 		{
-			name: "taken back while the Pod is resized", desired: size(1, gib), current: size(1, gib), pod: size(2, 2*gib), unapplied: true,
-			forPod: size(1, gib), forGuest: size(1, gib), cpus: true, memory: true,
+			name: "taken back while the Pod is resized", desired: size(1, gib), current: size(1, gib), pod: size(2, 2*gib),
+			unapplied: true, forPod: size(1, gib), forGuest: size(1, gib), cpus: true, memory: true,
 		},
 		{
 			name: "CPUs are not removed", desired: size(1, gib), current: size(2, gib), pod: size(2, gib),
@@ -95,7 +96,8 @@ func TestSteps(t *testing.T) {
 			if got := resize.ForGuest(tc.desired, tc.current, pod); got != tc.forGuest {
 				t.Errorf("the guest may have %v, want %v", got, tc.forGuest)
 			}
-			if cpus, memory := resize.Pending(tc.desired, tc.current, tc.current, tc.pod); cpus != tc.cpus || memory != tc.memory {
+			if cpus, memory := resize.Pending(tc.desired, tc.current, tc.current, tc.pod); cpus != tc.cpus ||
+				memory != tc.memory {
 				t.Errorf("pending: CPUs %t, memory %t, want %t, %t", cpus, memory, tc.cpus, tc.memory)
 			}
 		})
@@ -154,7 +156,8 @@ func TestProgress(t *testing.T) {
 	limited := func(used string) *corev1.Pod {
 		pod := launcher("1", "1Gi", "1", "1Gi")
 		pod.Spec.Containers[0].Resources.Limits = list("", "2Gi")
-		pod.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: list("999m", ""), Limits: list("", used)}
+		pod.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: list("999m", ""),
+			Limits: list("", used)}
 		return pod
 	}
 	old := launcher("1", "1Gi", "", "")
@@ -210,31 +213,40 @@ func TestTarget(t *testing.T) {
 		want        corev1.ResourceRequirements
 	}{
 		"CPUs, and memory for them": {
-			requirements("100m", "1100Mi", "", ""), requirements("200m", "1103Mi", "", ""), one, more, requirements("200m", "1103Mi", "", ""),
+			requirements("100m", "1100Mi", "", ""), requirements("200m", "1103Mi", "", ""), one, more,
+			requirements("200m", "1103Mi", "", ""),
 		},
 		"memory only": {
-			requirements("100m", "1100Mi", "", ""), requirements("150m", "2100Mi", "", ""), one, taller, requirements("100m", "2100Mi", "", ""),
+			requirements("100m", "1100Mi", "", ""), requirements("150m", "2100Mi", "", ""), one, taller,
+			requirements("100m", "2100Mi", "", ""),
 		},
 		"a guest that shrinks": {
-			requirements("100m", "2100Mi", "", ""), requirements("100m", "1100Mi", "", ""), taller, one, requirements("100m", "1100Mi", "", ""),
+			requirements("100m", "2100Mi", "", ""), requirements("100m", "1100Mi", "", ""), taller, one,
+			requirements("100m", "1100Mi", "", ""),
 		},
 		"a Pod with more than a new one": {
-			requirements("500m", "3Gi", "", ""), requirements("200m", "1103Mi", "", ""), one, more, requirements("500m", "3Gi", "", ""),
+			requirements("500m", "3Gi", "", ""), requirements("200m", "1103Mi", "", ""), one, more,
+			requirements("500m", "3Gi", "", ""),
 		},
 		"limits of the VMI": {
-			requirements("1", "1100Mi", "1", "1100Mi"), requirements("2", "1103Mi", "2", "1103Mi"), one, more, requirements("2", "1103Mi", "2", "1103Mi"),
+			requirements("1", "1100Mi", "1", "1100Mi"), requirements("2", "1103Mi", "2", "1103Mi"), one, more,
+			requirements("2", "1103Mi", "2", "1103Mi"),
 		},
 		"limits of the namespace": {
-			requirements("100m", "1Gi", "500m", "2Gi"), requirements("200m", "2Gi", "", ""), one, size(2, 2*gib), requirements("200m", "2Gi", "500m", "3Gi"),
+			requirements("100m", "1Gi", "500m", "2Gi"), requirements("200m", "2Gi", "", ""), one, size(2, 2*gib),
+			requirements("200m", "2Gi", "500m", "3Gi"),
 		},
 		"a CPU limit of the namespace that would be less than the request": {
-			requirements("400m", "1Gi", "500m", ""), requirements("800m", "1Gi", "", ""), one, more, requirements("800m", "1Gi", "800m", ""),
+			requirements("400m", "1Gi", "500m", ""), requirements("800m", "1Gi", "", ""), one, more,
+			requirements("800m", "1Gi", "800m", ""),
 		},
 		"limits are not added": {
-			requirements("100m", "1Gi", "", ""), requirements("200m", "1Gi", "2", "2Gi"), one, more, requirements("200m", "1Gi", "", ""),
+			requirements("100m", "1Gi", "", ""), requirements("200m", "1Gi", "2", "2Gi"), one, more,
+			requirements("200m", "1Gi", "", ""),
 		},
 		"nothing changes": {
-			requirements("100m", "1Gi", "", ""), requirements("900m", "9Gi", "", ""), one, one, requirements("100m", "1Gi", "", ""),
+			requirements("100m", "1Gi", "", ""), requirements("900m", "9Gi", "", ""), one, one,
+			requirements("100m", "1Gi", "", ""),
 		},
 	} {
 		before := *tc.now.DeepCopy()
@@ -268,15 +280,18 @@ func TestJudge(t *testing.T) {
 		{name: "the guest follows", view: resize.View{}},
 		{
 			name: "a full node", view: resize.View{Progress: full(resize.Deferred, time.Minute)},
-			reason: resize.ReasonDeferred, says: []string{"Node didn't have enough resource: memory", "keeps its size"}, again: time.Minute,
+			reason: resize.ReasonDeferred, says: []string{"Node didn't have enough resource: memory", "keeps its size"},
+			again: time.Minute,
 		},
 		{
 			name: "full for too long", view: resize.View{Progress: full(resize.Deferred, resize.Patience)},
 			reason: resize.ReasonMigration, migrate: true, says: []string{"Node didn't have enough resource: memory"},
 		},
 		{
-			name: "full for too long, and tied to it", view: resize.View{Progress: full(resize.Deferred, time.Hour), Unmigratable: "its disk is local"},
-			reason: resize.ReasonRestart, restart: true, says: []string{"Node didn't have enough resource: memory", "its disk is local"},
+			name:   "full for too long, and tied to it",
+			view:   resize.View{Progress: full(resize.Deferred, time.Hour), Unmigratable: "its disk is local"},
+			reason: resize.ReasonRestart, restart: true,
+			says: []string{"Node didn't have enough resource: memory", "its disk is local"},
 		},
 		{name: "infeasible", view: resize.View{Progress: full(resize.Infeasible, 0)}, reason: resize.ReasonMigration, migrate: true},
 		{
@@ -322,7 +337,8 @@ func TestObstacle(t *testing.T) {
 	if got := resize.Obstacle(vmi, one, one); got != "" {
 		t.Errorf("a guest that does not change: %q", got)
 	}
-	if got := resize.Obstacle(vmi, one, more); !strings.Contains(got, "dedicated CPUs") || !strings.Contains(got, "huge pages") {
+	if got := resize.Obstacle(vmi, one, more); !strings.Contains(got, "dedicated CPUs") ||
+		!strings.Contains(got, "huge pages") {
 		t.Errorf("%q", got)
 	}
 }
@@ -365,11 +381,12 @@ func TestOfVMI(t *testing.T) {
 	}
 }
 
-// TestResourcesOfReturnedMemory checks that the Pod of a guest that has yet to return memory keeps resources for it, also those that the
-// spec sets itself.
+// TestResourcesOfReturnedMemory checks that the Pod of a guest that has yet to return memory keeps resources for it,
+// also those that the spec sets itself.
 func TestResourcesOfReturnedMemory(t *testing.T) {
 	vmi := &v1.VirtualMachineInstance{}
-	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("1Gi")), MaxGuest: ptr.To(resource.MustParse("4Gi"))}
+	vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("1Gi")),
+		MaxGuest: ptr.To(resource.MustParse("4Gi"))}
 	vmi.Spec.Domain.Resources = v1.ResourceRequirements{Requests: list("1", "512Mi"), Limits: list("2", "2Gi")}
 	got := resize.With(vmi, size(0, 3*gib)).Spec.Domain.Resources
 	want := v1.ResourceRequirements{Requests: list("1", "2560Mi"), Limits: list("2", "4Gi")}
@@ -379,8 +396,10 @@ func TestResourcesOfReturnedMemory(t *testing.T) {
 	if limit := vmi.Spec.Domain.Resources.Limits.Memory().String(); limit != "2Gi" {
 		t.Errorf("the argument was changed to %s", limit)
 	}
-	vmi.Spec.Domain.Resources = v1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
-	if got := resize.With(vmi, size(0, 3*gib)).Spec.Domain.Resources; !equality.Semantic.DeepEqual(got, vmi.Spec.Domain.Resources) {
+	vmi.Spec.Domain.Resources = v1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(
+		"2")}}
+	if got := resize.With(vmi, size(0, 3*gib)).Spec.Domain.Resources; !equality.Semantic.DeepEqual(got,
+		vmi.Spec.Domain.Resources) {
 		t.Errorf("resources that the spec does not set: %v", got)
 	}
 }
@@ -401,7 +420,8 @@ func TestAlignment(t *testing.T) {
 			spec.Domain.Memory = &v1.Memory{Hugepages: &v1.Hugepages{PageSize: tc.page}}
 		}
 		got := ""
-		if problem := resize.CheckMemory(spec, "amd64", resource.MustParse(tc.guest), resource.MustParse(tc.most)); problem != nil {
+		if problem := resize.CheckMemory(spec, "amd64", resource.MustParse(tc.guest),
+			resource.MustParse(tc.most)); problem != nil {
 			got = problem.Message
 		}
 		if got != tc.want {
@@ -447,7 +467,8 @@ func TestOutgrown(t *testing.T) {
 	} {
 		vmi := &v1.VirtualMachineInstance{}
 		vmi.Spec.Domain.CPU = &v1.CPU{Sockets: 1, MaxSockets: 8}
-		vmi.Spec.Domain.Memory = &v1.Memory{Guest: resource.NewQuantity(gib, resource.BinarySI), MaxGuest: resource.NewQuantity(16*gib, resource.BinarySI)}
+		vmi.Spec.Domain.Memory = &v1.Memory{Guest: resource.NewQuantity(gib, resource.BinarySI),
+			MaxGuest: resource.NewQuantity(16*gib, resource.BinarySI)}
 		vmi.Status.CurrentCPUTopology = &v1.CPUTopology{Sockets: c.current.Sockets}
 		vmi.Status.Memory = &v1.MemoryStatus{GuestCurrent: resource.NewQuantity(c.current.Memory, resource.BinarySI)}
 		if got := resize.Outgrown(vmi, pod(c.own), pod(c.target)); got != c.want {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package resize decides how the CPUs and the memory of a running guest follow its VMI. A guest grows after its Pod, and shrinks
-// before it. The package is pure: its results depend on its arguments only.
+// Package resize decides how the CPUs and the memory of a running guest follow its VMI. A guest grows after its Pod,
+// and shrinks before it. The package is pure: its results depend on its arguments only.
 package resize
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/instancetype"
 )
 
-// Annotations of a launcher Pod with the guest that its resources are for. virt-controller writes them when it creates the Pod,
-// and after each change of its resources.
+// Annotations of a launcher Pod with the guest that its resources are for. virt-controller writes them when it creates
+// the Pod, and after each change of its resources.
 const (
 	// SocketsAnnotation has the number of the guest's CPU sockets.
 	SocketsAnnotation = "kubevirt.io/guest-sockets"
@@ -49,7 +49,8 @@ func CanResizeCPUs(vmi *v1.VirtualMachineInstance) bool {
 // MemoryBlock is the least step in bytes by which the memory of a guest can change.
 const MemoryBlock = 2 << 20
 
-// CanResizeMemory reports whether the memory of the guest of a VMI can change. This depends on how the guest was started.
+// CanResizeMemory reports whether the memory of the guest of a VMI can change. This depends on how the guest was
+// started.
 func CanResizeMemory(vmi *v1.VirtualMachineInstance) bool {
 	memory := vmi.Spec.Domain.Memory
 	return memory != nil && memory.MaxGuest != nil && memory.Guest != nil && memory.Guest.Value()%MemoryBlock == 0
@@ -87,8 +88,8 @@ func Current(vmi *v1.VirtualMachineInstance) (Size, bool) {
 	return size, true
 }
 
-// Granted returns what the guest may have according to the agent's last report, beside what it has: a guest takes and returns memory as
-// it can. It is the size of Current if nothing else was reported.
+// Granted returns what the guest may have according to the agent's last report, beside what it has: a guest takes and
+// returns memory as it can. It is the size of Current if nothing else was reported.
 func Granted(vmi *v1.VirtualMachineInstance, current Size) Size {
 	if memory := vmi.Status.Memory; CanResizeMemory(vmi) && memory != nil && memory.GuestRequested != nil {
 		current.Memory = max(current.Memory, memory.GuestRequested.Value())
@@ -96,8 +97,8 @@ func Granted(vmi *v1.VirtualMachineInstance, current Size) Size {
 	return current
 }
 
-// With returns a copy of a VMI whose spec has a size. Requests and limits of memory that the spec has are for the memory in the spec, and
-// follow it: a guest that has yet to return memory needs more than they say.
+// With returns a copy of a VMI whose spec has a size. Requests and limits of memory that the spec has are for the
+// memory in the spec, and follow it: a guest that has yet to return memory needs more than they say.
 func With(vmi *v1.VirtualMachineInstance, size Size) *v1.VirtualMachineInstance {
 	vmi = vmi.DeepCopy()
 	if CanResizeCPUs(vmi) {
@@ -129,11 +130,12 @@ func Annotate(annotations map[string]string, size Size) {
 	}
 }
 
-// OfPod returns the guest that a launcher Pod's resources are for. A Pod of an earlier version has no annotations: its resources
-// are for the guest that runs in it.
+// OfPod returns the guest that a launcher Pod's resources are for. A Pod of an earlier version has no annotations: its
+// resources are for the guest that runs in it.
 func OfPod(pod *corev1.Pod, current Size) Size {
 	size := current
-	if n, err := strconv.ParseUint(pod.Annotations[SocketsAnnotation], 10, 32); err == nil && n > 0 && current.Sockets > 0 {
+	if n, err := strconv.ParseUint(pod.Annotations[SocketsAnnotation], 10, 32); err == nil && n > 0 &&
+		current.Sockets > 0 {
 		size.Sockets = uint32(n)
 	}
 	if n, err := strconv.ParseInt(pod.Annotations[MemoryAnnotation], 10, 64); err == nil && n > 0 && current.Memory > 0 {
@@ -142,8 +144,8 @@ func OfPod(pod *corev1.Pod, current Size) Size {
 	return size
 }
 
-// ForPod returns the guest that a Pod's resources have to be for: the desired one, but not less than what the guest was granted. That
-// is never more than the Pod is for: what the agent reports beyond that does not count.
+// ForPod returns the guest that a Pod's resources have to be for: the desired one, but not less than what the guest was
+// granted. That is never more than the Pod is for: what the agent reports beyond that does not count.
 func ForPod(desired, granted, pod Size) Size {
 	return Size{
 		Sockets: max(desired.Sockets, min(granted.Sockets, pod.Sockets)),
@@ -151,22 +153,24 @@ func ForPod(desired, granted, pod Size) Size {
 	}
 }
 
-// ForTarget returns the guest that the target Pod of a migration has to be for. The guest is transferred with what it has, also with memory
-// that it is to return. own is the Pod that it is in; one of an earlier version has no annotations, and its guest was never resized.
+// ForTarget returns the guest that the target Pod of a migration has to be for. The guest is transferred with what it
+// has, also with memory that it is to return. own is the Pod that it is in; one of an earlier version has no
+// annotations, and its guest was never resized.
 func ForTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod) Size {
 	desired := Desired(vmi)
 	return ForPod(desired, grantedIn(vmi, own, desired), OfPod(own, desired))
 }
 
-// Outgrown reports whether the guest was granted more since the target Pod of its migration was created than that Pod is for.
+// Outgrown reports whether the guest was granted more since the target Pod of its migration was created than that Pod
+// is for.
 func Outgrown(vmi *v1.VirtualMachineInstance, own, target *corev1.Pod) bool {
 	granted := grantedIn(vmi, own, Desired(vmi))
 	pod := OfPod(target, granted)
 	return granted.Sockets > pod.Sockets || granted.Memory > pod.Memory
 }
 
-// grantedIn returns what the guest may have according to the agent's last report, and not more than its Pod is for. Without a report and
-// without annotations it is the desired size.
+// grantedIn returns what the guest may have according to the agent's last report, and not more than its Pod is for.
+// Without a report and without annotations it is the desired size.
 func grantedIn(vmi *v1.VirtualMachineInstance, own *corev1.Pod, desired Size) Size {
 	pod := OfPod(own, desired)
 	current, known := Current(vmi)
@@ -177,8 +181,8 @@ func grantedIn(vmi *v1.VirtualMachineInstance, own *corev1.Pod, desired Size) Si
 	return Size{Sockets: min(granted.Sockets, pod.Sockets), Memory: min(granted.Memory, pod.Memory)}
 }
 
-// ForGuest returns what the guest is granted next. It shrinks at once, and grows once its Pod has the resources. CPUs are never
-// removed: guests seldom support it, and KubeVirt requires a restart.
+// ForGuest returns what the guest is granted next. It shrinks at once, and grows once its Pod has the resources. CPUs
+// are never removed: guests seldom support it, and KubeVirt requires a restart.
 func ForGuest(desired, granted Size, pod *corev1.Pod) Size {
 	next, room := granted, Size{}
 	if Applied(pod) {
@@ -212,8 +216,8 @@ type MemoryProblem struct {
 	Message string
 }
 
-// CheckMemory returns why the memory of a guest with a spec cannot change, or nil. guest is its memory, most the memory that it can
-// grow to. Source: kubevirt/kubevirt pkg/liveupdate/memory.
+// CheckMemory returns why the memory of a guest with a spec cannot change, or nil. guest is its memory, most the memory
+// that it can grow to. Source: kubevirt/kubevirt pkg/liveupdate/memory.
 func CheckMemory(spec *v1.VirtualMachineInstanceSpec, arch string, guest, most resource.Quantity) *MemoryProblem {
 	cpu, block, multiple := spec.Domain.CPU, int64(MemoryBlock), "2Mi"
 	if memory := spec.Domain.Memory; memory != nil && memory.Hugepages != nil && memory.Hugepages.PageSize == "1Gi" {

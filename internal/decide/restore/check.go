@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package restore decides what a VirtualMachineRestore does next: a pure function from the restore, the content of the snapshot
-// and the live objects to the objects that are to be created, changed and deleted, and to the restore's status. virt-controller
-// applies the result, or a part of it, and calls the function again, until the restore is complete. The progress is read from the live
-// objects. ADR 0086 explains the reasons. Names, reasons and messages are KubeVirt's (pkg/storage/snapshot) unless a comment says
-// otherwise.
+// Package restore decides what a VirtualMachineRestore does next: a pure function from the restore, the content of the
+// snapshot and the live objects to the objects that are to be created, changed and deleted, and to the restore's
+// status. virt-controller applies the result, or a part of it, and calls the function again, until the restore is
+// complete. The progress is read from the live objects. ADR 0086 explains the reasons. Names, reasons and messages are
+// KubeVirt's (pkg/storage/snapshot) unless a comment says otherwise.
 package restore
 
 import (
@@ -24,7 +24,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// checkPlan returns an error if the restore could not be completed. KubeVirt detects some of these errors only after it has deleted claims.
+// checkPlan returns an error if the restore could not be completed. KubeVirt detects some of these errors only after it
+// has deleted claims.
 func checkPlan(s *scope) (bool, error) {
 	switch policy := s.ownership(); policy {
 	case v1beta1.VolumeOwnershipPolicyVm, v1beta1.VolumeOwnershipPolicyNone:
@@ -42,11 +43,13 @@ func checkPlan(s *scope) (bool, error) {
 			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot does not exist", s.Restore.Namespace, names.From)
 		case s.Target == nil && !reference.IsRevision(from.Labels):
 			// A copy would have no owner, and would not be recognized.
-			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot contains no instance type and no preference", s.Restore.Namespace, names.From)
+			return false, fmt.Errorf("ControllerRevision %s/%s of the snapshot contains no instance type and no preference",
+				s.Restore.Namespace, names.From)
 		}
 		// KubeVirt replaces the revision regardless of its owner.
 		if live := s.Revisions[names.To]; live != nil && !s.mayOwn(live) {
-			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object", s.Restore.Namespace, names.To)
+			return false, fmt.Errorf("ControllerRevision %s/%s exists already and belongs to another object",
+				s.Restore.Namespace, names.To)
 		}
 	}
 	if done, err := s.checkTarget(); err != nil || !done {
@@ -57,8 +60,8 @@ func checkPlan(s *scope) (bool, error) {
 	return err == nil, err
 }
 
-// checkClasses returns an error if the storage class of a claim that is to be created does not exist: nothing would provision it, and the
-// claim that it replaces would be gone.
+// checkClasses returns an error if the storage class of a claim that is to be created does not exist: nothing would
+// provision it, and the claim that it replaces would be gone.
 func (s *scope) checkClasses() error {
 	for i := range s.volumes {
 		if s.isRestored(s.volumes[i]) {
@@ -71,8 +74,8 @@ func (s *scope) checkClasses() error {
 	return nil
 }
 
-// checkTarget determines what the target will be. The API server checks it with each change until the first claim is restored. If a claim
-// was deleted only before the last check, the snapshot still has its content.
+// checkTarget determines what the target will be. The API server checks it with each change until the first claim is
+// restored. If a claim was deleted only before the last check, the snapshot still has its content.
 func (s *scope) checkTarget() (bool, error) {
 	if s.Target != nil {
 		s.written = s.changedTarget()
@@ -116,11 +119,12 @@ func (s *scope) checkVolume(v *volume) error {
 	if kind == "" {
 		return nil
 	}
-	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind, v.claim, v.VolumeName)
+	return fmt.Errorf("%s %s exists already: delete it, or give volume %s another name in volumeRestoreOverrides", kind,
+		v.claim, v.VolumeName)
 }
 
-// mayOwn reports whether a revision belongs to the target, or was created by this restore for a target that did not exist. Any other
-// revision without an owner belongs to a user, and is neither adopted nor replaced.
+// mayOwn reports whether a revision belongs to the target, or was created by this restore for a target that did not
+// exist. Any other revision without an owner belongs to a user, and is neither adopted nor replaced.
 func (s *scope) mayOwn(revision metav1.Object) bool {
 	if owner := metav1.GetControllerOf(revision); owner != nil {
 		return s.Target != nil && owner.UID == s.Target.UID
@@ -128,9 +132,9 @@ func (s *scope) mayOwn(revision metav1.Object) bool {
 	return reference.IsRevision(revision.GetLabels())
 }
 
-// restoreState labels the restored claim with the state of TPM and EFI as the VM's state claim, and marks the claim that it replaces for
-// deletion. The VM is locked, so it cannot start while both claims or none have the label. If the snapshot has no such claim, the VM keeps
-// its current one.
+// restoreState labels the restored claim with the state of TPM and EFI as the VM's state claim, and marks the claim
+// that it replaces for deletion. The VM is locked, so it cannot start while both claims or none have the label. If the
+// snapshot has no such claim, the VM keeps its current one.
 func restoreState(s *scope) (bool, error) {
 	i := slices.IndexFunc(s.volumes, func(v volume) bool { return v.state })
 	if i < 0 {
@@ -147,15 +151,16 @@ func restoreState(s *scope) (bool, error) {
 			metav1.SetMetaDataLabel(&changed.ObjectMeta, v1.PersistentStateLabel, target)
 		} else {
 			delete(changed.Labels, v1.PersistentStateLabel)
-			metav1.SetMetaDataLabel(&changed.ObjectMeta, snapshot.RestoreCleanupStateLabel, capture.StateVolume(s.Restore.Spec.Target.Name))
+			metav1.SetMetaDataLabel(&changed.ObjectMeta, snapshot.RestoreCleanupStateLabel,
+				capture.StateVolume(s.Restore.Spec.Target.Name))
 		}
 		s.step.Update, done = append(s.step.Update, changed), false
 	}
 	return s.updatingTarget(done)
 }
 
-// isForeign reports whether a claim belongs to an object other than the target, such as an earlier VM of its name. Users can set labels,
-// and the VM does not start with such a claim.
+// isForeign reports whether a claim belongs to an object other than the target, such as an earlier VM of its name.
+// Users can set labels, and the VM does not start with such a claim.
 func (s *scope) isForeign(claim metav1.Object) bool {
 	owner := metav1.GetControllerOf(claim)
 	return owner != nil && (s.Target == nil || owner.UID != s.Target.UID)
@@ -199,8 +204,8 @@ func adopt(s *scope) (bool, error) {
 	return s.updatingTarget(done)
 }
 
-// deleteObsolete deletes what the restored target does not use any more: the DataVolumes of its former templates, with their
-// claims, and the state claim that was replaced.
+// deleteObsolete deletes what the restored target does not use any more: the DataVolumes of its former templates, with
+// their claims, and the state claim that was replaced.
 func deleteObsolete(s *scope) (bool, error) {
 	done := true
 	if s.NoDataVolumes != nil && len(s.step.Status.DeletedDataVolumes) > 0 {
@@ -228,14 +233,16 @@ func deleteObsolete(s *scope) (bool, error) {
 	return s.updatingTarget(done)
 }
 
-// isObsolete reports whether a DataVolume belongs to the target and the target does not refer to it. It may refer to it again, because a
-// user may have changed the target after the restore.
+// isObsolete reports whether a DataVolume belongs to the target and the target does not refer to it. It may refer to it
+// again, because a user may have changed the target after the restore.
 func (s *scope) isObsolete(dv metav1.Object, name string) bool {
 	if owner := metav1.GetControllerOf(dv); owner != nil && owner.UID != s.Target.UID {
 		return false
 	}
 	spec := &s.Target.Spec
-	used := slices.ContainsFunc(spec.DataVolumeTemplates, func(t v1.DataVolumeTemplateSpec) bool { return t.Name == name }) ||
-		spec.Template != nil && slices.ContainsFunc(spec.Template.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == name })
+	used := slices.ContainsFunc(spec.DataVolumeTemplates,
+		func(t v1.DataVolumeTemplateSpec) bool { return t.Name == name }) ||
+		spec.Template != nil &&
+			slices.ContainsFunc(spec.Template.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == name })
 	return !used
 }

@@ -32,7 +32,8 @@ const (
 
 // describesVolume contains the prefixes of annotations that describe the claim's volume, and not its content.
 var describesVolume = []string{
-	"pv.kubernetes.io", "volume.beta.kubernetes.io", "volume.kubernetes.io", "cdi.kubevirt.io", "k8s.io/CloneRequest", "k8s.io/CloneOf",
+	"pv.kubernetes.io", "volume.beta.kubernetes.io", "volume.kubernetes.io", "cdi.kubevirt.io", "k8s.io/CloneRequest",
+	"k8s.io/CloneOf",
 }
 
 // restoreClaims creates the restored claims, after it has deleted the claims that they replace.
@@ -67,7 +68,8 @@ func (s *scope) restoreClaim(v *volume) (bool, error) {
 	return false, nil
 }
 
-// isKept reports whether the DataVolume has the annotation of this restore that keeps the importer from creating a claim.
+// isKept reports whether the DataVolume has the annotation of this restore that keeps the importer from creating a
+// claim.
 func (s *scope) isKept(dv *cdi.DataVolume) bool {
 	return dv.Annotations[snapshot.RestoreNameAnnotation] == s.Restore.Name && dv.Annotations[prePopulated] != ""
 }
@@ -92,7 +94,8 @@ func (s *scope) bound(claim *corev1.PersistentVolumeClaim) (bool, error) {
 	}
 }
 
-// bindingMode returns the mode of a claim's storage class, or "" if the claim names none, or an error if the class does not exist.
+// bindingMode returns the mode of a claim's storage class, or "" if the claim names none, or an error if the class does
+// not exist.
 func (s *scope) bindingMode(claim *corev1.PersistentVolumeClaimSpec) (storagev1.VolumeBindingMode, error) {
 	class := ptr.Deref(claim.StorageClassName, "")
 	mode, known := s.BindingModes[class]
@@ -130,10 +133,11 @@ func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, key, value)
 		}
 	}
-	// Who may create a restore need not be one who may instruct the importer or a provisioner by a claim. KubeVirt removes the content type
-	// together with the other annotations of the importer, and none of an override.
+	// Who may create a restore need not be one who may instruct the importer or a provisioner by a claim. KubeVirt removes
+	// the content type together with the other annotations of the importer, and none of an override.
 	maps.DeleteFunc(claim.Annotations, func(key, _ string) bool {
-		return key != cdi.ContentTypeAnnotation && slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+		return key != cdi.ContentTypeAnnotation &&
+			slices.ContainsFunc(describesVolume, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 	})
 	// The state claim gets this label when the VM is restored, because a VM starts with the claim that has the label.
 	delete(claim.Labels, v1.PersistentStateLabel)
@@ -145,8 +149,8 @@ func (s *scope) describe(claim *corev1.PersistentVolumeClaim, v *volume) {
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
 }
 
-// own makes the VM the owner of a restored claim, or prepares the claim for its adoption by the DataVolume. A VM that does not exist yet
-// becomes the owner later.
+// own makes the VM the owner of a restored claim, or prepares the claim for its adoption by the DataVolume. A VM that
+// does not exist yet becomes the owner later.
 func (s *scope) own(claim *corev1.PersistentVolumeClaim, v *volume) {
 	switch {
 	case v.dataVolume != "":
@@ -170,8 +174,9 @@ func (s *scope) owned(v *volume) bool {
 	})
 }
 
-// restoreDataVolumes creates the DataVolumes of the VM's templates for the restored claims. It does so before the VM has the templates,
-// because the VM reconciler would otherwise create the DataVolumes, and the importer would fill them.
+// restoreDataVolumes creates the DataVolumes of the VM's templates for the restored claims. It does so before the VM
+// has the templates, because the VM reconciler would otherwise create the DataVolumes, and the importer would fill
+// them.
 func restoreDataVolumes(s *scope) (bool, error) {
 	done, templates := true, s.templates()
 	for i := range s.volumes {
@@ -209,8 +214,8 @@ func (s *scope) newDataVolume(template *v1.DataVolumeTemplateSpec) *cdi.DataVolu
 		},
 		Spec: cdi.DataVolumeSpec{DataVolumeSpec: *template.Spec.DeepCopy()},
 	}
-	// The source is replaced because the claim is filled already. The importer permits virt-controller to copy from any namespace, and the
-	// user could make use of that by removing the annotations from this object.
+	// The source is replaced because the claim is filled already. The importer permits virt-controller to copy from any
+	// namespace, and the user could make use of that by removing the annotations from this object.
 	dv.Spec.Source, dv.Spec.SourceRef = &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, nil
 	// The importer rejects a DataVolume with a source that also has the data source of a driver or a populator.
 	if dv.Spec.PVC != nil {

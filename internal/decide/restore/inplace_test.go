@@ -33,7 +33,8 @@ func ofDataVolume(dv *cdi.DataVolume) metav1.OwnerReference {
 	return *metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))
 }
 
-// TestInPlaceReplacesOnlyDisksOfTheVM has claims that were created after the snapshot, under the names of those of which it was taken.
+// TestInPlaceReplacesOnlyDisksOfTheVM has claims that were created after the snapshot, under the names of those of
+// which it was taken.
 func TestInPlaceReplacesOnlyDisksOfTheVM(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*cluster)
@@ -83,14 +84,16 @@ func TestInPlaceReplacesOnlyDisksOfTheVM(t *testing.T) {
 				c.apply(step, all)
 				c.settle()
 			}
-			if got := c.Restore.Status.Conditions[0].Reason; !strings.HasPrefix(got, tc.want+" exists already: delete it, or give volume ") {
+			if got := c.Restore.Status.Conditions[0].Reason; !strings.HasPrefix(got,
+				tc.want+" exists already: delete it, or give volume ") {
 				t.Errorf("got %q", got)
 			}
 		})
 	}
 }
 
-// TestInPlaceWaitsForAStorageClass has a class that is missing when the restore begins, or after the first claim was replaced.
+// TestInPlaceWaitsForAStorageClass has a class that is missing when the restore begins, or after the first claim was
+// replaced.
 func TestInPlaceWaitsForAStorageClass(t *testing.T) {
 	for name, replaced := range map[string]int{"no claim is replaced": 0, "a claim is replaced": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +123,8 @@ func TestInPlaceWaitsForAStorageClass(t *testing.T) {
 				c.apply(step, all)
 				c.settle()
 			}
-			if got := c.Restore.Status.Conditions[0].Reason; got != "StorageClass fast does not exist" || len(c.Claims) != before {
+			if got := c.Restore.Status.Conditions[0].Reason; got != "StorageClass fast does not exist" ||
+				len(c.Claims) != before {
 				t.Errorf("%d claims of %d are left, and the reason is %q", len(c.Claims), before, got)
 			}
 			c.BindingModes = modes

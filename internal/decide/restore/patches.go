@@ -26,8 +26,8 @@ import (
 // patchable contains the prefixes of the paths that patches may change, as in KubeVirt.
 var patchable = []string{"/spec/", "/metadata/labels/", "/metadata/annotations/"}
 
-// maxPatched is the maximum size of a patched VM in bytes, which is the API server's limit for an object. A copy operation can double the
-// size.
+// maxPatched is the maximum size of a patched VM in bytes, which is the API server's limit for an object. A copy
+// operation can double the size.
 const maxPatched = 3 << 19
 
 // Limits of the operations in all patches of a restore. The VM is decoded and encoded again for each copy.
@@ -36,8 +36,9 @@ const (
 	maxCopies     = 16
 )
 
-// maxWork limits the work of all patches of a restore: the number of operations multiplied by the size of the VM in bytes, because each
-// operation may copy, or compare, the longest list of the VM. A VM of 32 KiB may have maxOperations, the largest one about 20.
+// maxWork limits the work of all patches of a restore: the number of operations multiplied by the size of the VM in
+// bytes, because each operation may copy, or compare, the longest list of the VM. A VM of 32 KiB may have
+// maxOperations, the largest one about 20.
 const maxWork = 32 << 20
 
 // maxRemembered is how many results are remembered.
@@ -49,9 +50,10 @@ const RememberedBytes = maxRemembered * maxPatched
 // maxShown is how many characters of a patch an error contains.
 const maxShown = 256
 
-// CheckPatch returns an error unless a text contains JSON patch operations for elements of a VM that a restore may change: one operation, a
-// list of them, or several that are separated by commas. The last form is possible because KubeVirt joins all texts to one list. KubeVirt's
-// own check splits a text at commas and colons, and so rejects a MAC address. It accepts a list, which KubeVirt then cannot apply.
+// CheckPatch returns an error unless a text contains JSON patch operations for elements of a VM that a restore may
+// change: one operation, a list of them, or several that are separated by commas. The last form is possible because
+// KubeVirt joins all texts to one list. KubeVirt's own check splits a text at commas and colons, and so rejects a MAC
+// address. It accepts a list, which KubeVirt then cannot apply.
 func CheckPatch(text string) error {
 	_, err := parsePatch(text)
 	return err
@@ -131,8 +133,8 @@ func checkOperation(operation jsonpatch.Operation, shown string) error {
 	return nil
 }
 
-// Patches applies the patches of restores and remembers the results, because a restore is reconciled after each change in its namespace.
-// The zero value is ready for use, and nil remembers nothing.
+// Patches applies the patches of restores and remembers the results, because a restore is reconciled after each change
+// in its namespace. The zero value is ready for use, and nil remembers nothing.
 type Patches struct {
 	mu sync.Mutex
 	// results are the results by the UID of the restore.
@@ -220,8 +222,8 @@ func (s *scope) applyPatches(vm *v1.VirtualMachine) (*v1.VirtualMachine, error) 
 	return out, nil
 }
 
-// applyAll applies patches to an encoded VM. It applies the operations in groups that end with a copy operation, and checks before each
-// group how much work it is, and the size after it.
+// applyAll applies patches to an encoded VM. It applies the operations in groups that end with a copy operation, and
+// checks before each group how much work it is, and the size after it.
 func applyAll(raw []byte, patches []string) ([]byte, error) {
 	operations, errs := parsePatches(patches)
 	if len(errs) > 0 {
@@ -234,7 +236,8 @@ func applyAll(raw []byte, patches []string) ([]byte, error) {
 			next = i + 1
 		}
 		if work += next * (len(raw) + added); work > maxWork {
-			return nil, fmt.Errorf("too many patch operations for an object of %d bytes: operations times bytes may be at most %d", len(raw), maxWork)
+			return nil, fmt.Errorf(
+				"too many patch operations for an object of %d bytes: operations times bytes may be at most %d", len(raw), maxWork)
 		}
 		var err error
 		if raw, err = operations[:next].Apply(raw); err != nil {

@@ -110,7 +110,8 @@ func TestImpossiblePatchesFail(t *testing.T) {
 				!strings.HasSuffix(failure.Reason, "Try again with other patches") {
 				t.Errorf("it failed because of %q", failure.Reason)
 			}
-			if last.Event == nil || last.Event.Reason != snapshot.RestoreFailedEvent || last.RequeueAfter != 0 || c.Target != nil || len(c.Claims) != claims {
+			if last.Event == nil || last.Event.Reason != snapshot.RestoreFailedEvent || last.RequeueAfter != 0 ||
+				c.Target != nil || len(c.Claims) != claims {
 				t.Errorf("step %+v, event %+v, target %v, %d claims", last, last.Event, c.Target, len(c.Claims))
 			}
 		})
@@ -173,7 +174,8 @@ func TestAPatchedVMIsRecognized(t *testing.T) {
 	c.run(t, all)
 }
 
-// TestWorkOfPatchesIsBounded has a VM that is as large as a content may be, and patches that the schemas admit, each of which copies a long list.
+// TestWorkOfPatchesIsBounded has a VM that is as large as a content may be, and patches that the schemas admit, each of
+// which copies a long list.
 func TestWorkOfPatchesIsBounded(t *testing.T) {
 	const list = "/spec/template/spec/dnsConfig/searches/"
 	for name, operation := range map[string]string{
@@ -215,7 +217,8 @@ func TestPatchesAreAppliedOnce(t *testing.T) {
 		last = Next(c.Observed)
 		c.apply(last, all)
 	}
-	if reason := conditions.Find(c.Restore.Status.Conditions, v1beta1.ConditionProgressing).Reason; c.Patches.applied != 1 || !strings.Contains(reason, "StorageClass") {
+	if reason := conditions.Find(c.Restore.Status.Conditions,
+		v1beta1.ConditionProgressing).Reason; c.Patches.applied != 1 || !strings.Contains(reason, "StorageClass") {
 		t.Errorf("patches were applied %d times while the restore waits: %s", c.Patches.applied, reason)
 	}
 	c.BindingModes = modes
@@ -255,7 +258,8 @@ func TestErrorsAreRetriedLessAndLessOften(t *testing.T) {
 // A million texts fit into a request. The errors of all took seconds and hundreds of MiB.
 func TestTooManyTextsAreOneError(t *testing.T) {
 	for _, text := range []string{"", "1", `{"op":"remove","path":"/spec/template"}`} {
-		if errs := CheckPatches(slices.Repeat([]string{text}, maxOperations+1)); len(errs) != 1 || !strings.Contains(errs[0].Error(), "at most 1024") {
+		if errs := CheckPatches(slices.Repeat([]string{text}, maxOperations+1)); len(errs) != 1 ||
+			!strings.Contains(errs[0].Error(), "at most 1024") {
 			t.Errorf("%q: %d errors", text, len(errs))
 		}
 	}

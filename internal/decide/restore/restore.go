@@ -233,7 +233,8 @@ type impossibleError struct{ error }
 // Finished reports whether a restore with this status has finished. It fails permanently only if its target runs, if
 // patches cannot be applied, or if the restored VM would not be valid.
 func Finished(status *v1beta1.VirtualMachineRestoreStatus) bool {
-	return status != nil && (ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
+	return status != nil &&
+		(ptr.Deref(status.Complete, false) || conditions.IsTrue(status.Conditions, v1beta1.ConditionFailure))
 }
 
 // initialize writes the first status.

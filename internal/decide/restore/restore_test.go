@@ -174,7 +174,8 @@ func TestRestore(t *testing.T) {
 			if diff := cmp.Diff(tc.want, c.summary()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if last.Event == nil || last.Event.Reason != snapshot.RestoreCompleteEvent || !c.Restore.Status.RestoreTime.Time.Equal(c.Now) {
+			if last.Event == nil || last.Event.Reason != snapshot.RestoreCompleteEvent ||
+				!c.Restore.Status.RestoreTime.Time.Equal(c.Now) {
 				t.Errorf("the last step is %+v", last)
 			}
 			if got := health.Kstatus(t, c.Restore); got != health.Current {
@@ -224,8 +225,10 @@ func TestRestoredClaim(t *testing.T) {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 	group := "snapshot.storage.k8s.io"
-	source := &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "vmsnapshot-s1-volume-data"}
-	if diff := cmp.Diff(source, got.Spec.DataSource); diff != "" || got.Spec.DataSourceRef.Name != source.Name || got.Spec.VolumeName != "" {
+	source := &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot",
+		Name: "vmsnapshot-s1-volume-data"}
+	if diff := cmp.Diff(source, got.Spec.DataSource); diff != "" || got.Spec.DataSourceRef.Name != source.Name ||
+		got.Spec.VolumeName != "" {
 		t.Errorf("spec %+v (-want +got):\n%s", got.Spec, diff)
 	}
 	if size := got.Spec.Resources.Requests.Storage().String(); size != "2Gi" {
@@ -249,21 +252,24 @@ func TestRestoredTarget(t *testing.T) {
 	c := newCluster(func(vm *v1.VirtualMachine) {
 		dump := &v1.MemoryDumpVolumeSource{}
 		dump.ClaimName = "data-pvc"
-		vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, v1.Volume{Name: "dump", VolumeSource: v1.VolumeSource{MemoryDump: dump}})
+		vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes,
+			v1.Volume{Name: "dump", VolumeSource: v1.VolumeSource{MemoryDump: dump}})
 		vm.Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "data-pvc"}
 	})
 	c.Target.Labels["app"] = "changed"
 	c.Target.Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
 	c.run(t, all)
 	vm := c.Target
-	if vm.Labels["app"] != "changed" || *vm.Spec.RunStrategy != v1.RunStrategyManual || vm.Status.MemoryDumpRequest != nil {
+	if vm.Labels["app"] != "changed" || *vm.Spec.RunStrategy != v1.RunStrategyManual ||
+		vm.Status.MemoryDumpRequest != nil {
 		t.Errorf("labels %v, run strategy %s, memory dump %v", vm.Labels, *vm.Spec.RunStrategy, vm.Status.MemoryDumpRequest)
 	}
 	if got := vm.Spec.Template.Spec.Domain.Devices.Interfaces[0].MacAddress; got != mac {
 		t.Errorf("the address is %s", got)
 	}
 	if vm.Spec.Template.Spec.Domain.Firmware != nil {
-		t.Errorf("the identity was written into the spec of a VM that keeps its UID: %+v", vm.Spec.Template.Spec.Domain.Firmware)
+		t.Errorf("the identity was written into the spec of a VM that keeps its UID: %+v",
+			vm.Spec.Template.Spec.Domain.Firmware)
 	}
 	if len(vm.Spec.Template.Spec.Volumes) != 4 {
 		t.Errorf("the memory dump was restored: %+v", vm.Spec.Template.Spec.Volumes)
@@ -414,7 +420,8 @@ func TestTargetReadiness(t *testing.T) {
 		"grace exceeded": {step: running("WaitGracePeriod", 5*time.Minute), reason: tooLate, failed: true, event: "Operation failed"},
 		"wait": {
 			step:   running("WaitEventually", time.Hour),
-			reason: "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore", event: "RestoreTargetNotReady",
+			reason: "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore",
+			event:  "RestoreTargetNotReady",
 		},
 		"stop": {
 			step:   running("StopTarget", time.Hour),
@@ -425,7 +432,8 @@ func TestTargetReadiness(t *testing.T) {
 			reason: "Restore target VMI must be powered off before restore operation", failed: true, event: "Operation failed",
 		},
 		"unknown": {
-			step: running("Perhaps", 0), reason: "unknown targetReadinessPolicy: Perhaps", after: retry, event: "VirtualMachineRestoreError",
+			step: running("Perhaps", 0), reason: "unknown targetReadinessPolicy: Perhaps", after: retry,
+			event: "VirtualMachineRestoreError",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -484,12 +492,14 @@ func TestATargetThatStartsWhenItIsLocked(t *testing.T) {
 	})
 }
 
-// TestARestoreThatFailsUnlocksItsTarget has a restore that is locked when its grace period ends, and one whose VM is refused.
+// TestARestoreThatFailsUnlocksItsTarget has a restore that is locked when its grace period ends, and one whose VM is
+// refused.
 func TestARestoreThatFailsUnlocksItsTarget(t *testing.T) {
 	c := newCluster()
 	c.Restore.Status, c.Running, c.Target.Status.RestoreInProgress = initialized(), true, ptr.To("back")
 	c.Now = c.Now.Add(time.Hour)
-	for name, step := range map[string]Step{"the target runs": Next(c.Observed), "it is refused": Refused(c.Observed, errors.New("invalid"))} {
+	for name, step := range map[string]Step{"the target runs": Next(c.Observed),
+		"it is refused": Refused(c.Observed, errors.New("invalid"))} {
 		if !step.Unlock || changes(step) != 1 || !Finished(step.Status) {
 			t.Errorf("%s: step %+v", name, step)
 		}
@@ -504,8 +514,8 @@ func brief(list []v1beta1.Condition) []string {
 	return out
 }
 
-// TestObstacles has what keeps a restore from going on. It reports the reason, deletes nothing, and goes on when the obstacle
-// is gone.
+// TestObstacles has what keeps a restore from going on. It reports the reason, deletes nothing, and goes on when the
+// obstacle is gone.
 func TestObstacles(t *testing.T) {
 	for name, tc := range map[string]struct {
 		vm     []func(*v1.VirtualMachine)
@@ -518,7 +528,8 @@ func TestObstacles(t *testing.T) {
 		"a new snapshot":         {change: func(c *cluster) { c.Snapshot.Status = nil }, want: "VMSnapshot default/snap not ready"},
 		"no content":             {change: func(c *cluster) { c.Content = nil }, want: "VMSnapshotContent of VMSnapshot default/snap does not exist"},
 		"an unusable content": {
-			change: func(c *cluster) { c.Content.Status = nil }, want: "VMSnapshotContent default/vmsnapshot-content-s1 not ready",
+			change: func(c *cluster) { c.Content.Status = nil },
+			want:   "VMSnapshotContent default/vmsnapshot-content-s1 not ready",
 		},
 		"an empty content": {
 			change: func(c *cluster) { c.Content.Spec.Source.VirtualMachine = nil },
@@ -531,7 +542,8 @@ func TestObstacles(t *testing.T) {
 		"a content with more volumes than any VM": {
 			change: func(c *cluster) {
 				for i := range 300 {
-					c.Content.Spec.VolumeBackups = append(c.Content.Spec.VolumeBackups, v1beta1.VolumeBackup{VolumeName: fmt.Sprintf("v%d", i)})
+					c.Content.Spec.VolumeBackups = append(c.Content.Spec.VolumeBackups,
+						v1beta1.VolumeBackup{VolumeName: fmt.Sprintf("v%d", i)})
 				}
 			},
 			want: "VMSnapshotContent default/vmsnapshot-content-s1 has 303 volumes, and a VirtualMachine has at most 257",
@@ -548,19 +560,23 @@ func TestObstacles(t *testing.T) {
 			want:   "restore source and restore target are different but restore target already exists",
 		},
 		"another restore": {
-			change: func(c *cluster) { c.Target.Status.RestoreInProgress = ptr.To("first") }, want: "vm restore first in progress",
+			change: func(c *cluster) { c.Target.Status.RestoreInProgress = ptr.To("first") },
+			want:   "vm restore first in progress",
 		},
 		"a snapshot of the target": {
 			change: func(c *cluster) { c.Target.Status.SnapshotInProgress = ptr.To("new") }, want: `snapshot "new" in progress`,
 		},
 		"a VolumeSnapshot that is gone": {
-			change: func(c *cluster) { delete(c.VolumeSnapshots, "vmsnapshot-s1-volume-data") }, want: "missing volumeSnapshot vmsnapshot-s1-volume-data",
+			change: func(c *cluster) { delete(c.VolumeSnapshots, "vmsnapshot-s1-volume-data") },
+			want:   "missing volumeSnapshot vmsnapshot-s1-volume-data",
 		},
 		"a volume without a VolumeSnapshot": {
-			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeSnapshotName = nil }, want: "volume data of the snapshot has no VolumeSnapshot",
+			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeSnapshotName = nil },
+			want:   "volume data of the snapshot has no VolumeSnapshot",
 		},
 		"a foreign volume": {
-			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeName = "x" }, want: "the snapshot has volume x, but its VirtualMachine does not have it",
+			change: func(c *cluster) { c.Content.Spec.VolumeBackups[1].VolumeName = "x" },
+			want:   "the snapshot has volume x, but its VirtualMachine does not have it",
 		},
 		"a policy that does not exist": {
 			change: func(c *cluster) { c.Restore.Spec.VolumeRestorePolicy = ptr.To(v1beta1.VolumeRestorePolicy("x")) },
@@ -587,7 +603,8 @@ func TestObstacles(t *testing.T) {
 		},
 		"a DataVolume under the new name": {
 			change: func(c *cluster) {
-				dv := &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Name: "mine", Annotations: map[string]string{prePopulated: "true"}}}
+				dv := &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Name: "mine",
+					Annotations: map[string]string{prePopulated: "true"}}}
 				c.create(dv)
 				c.Restore.Spec.VolumeRestoreOverrides = []v1beta1.VolumeRestoreOverride{{VolumeName: "root", RestoreName: "mine"}}
 			},
@@ -606,7 +623,8 @@ func TestObstacles(t *testing.T) {
 			want:   "PersistentVolumeClaim root-dv exists already: delete it, or give volume root another name in volumeRestoreOverrides",
 		},
 		"a revision that is gone": {
-			change: func(c *cluster) { delete(c.Revisions, "snap"+revision) }, want: "ControllerRevision default/snap" + revision + " of the snapshot does not exist",
+			change: func(c *cluster) { delete(c.Revisions, "snap"+revision) },
+			want:   "ControllerRevision default/snap" + revision + " of the snapshot does not exist",
 		},
 		"the state of a TPM for a new VM": {
 			vm: []func(*v1.VirtualMachine){withTPM}, change: toNew,
@@ -659,7 +677,8 @@ func TestObstacles(t *testing.T) {
 			}
 			step := Next(c.Observed)
 			got := brief(step.Status.Conditions)
-			if len(got) != 2 || !strings.HasPrefix(got[0], "Progressing=False: "+tc.want) || !strings.HasPrefix(got[1], "Ready=False: "+tc.want) {
+			if len(got) != 2 || !strings.HasPrefix(got[0], "Progressing=False: "+tc.want) ||
+				!strings.HasPrefix(got[1], "Ready=False: "+tc.want) {
 				t.Fatalf("conditions %q, want %q", got, tc.want)
 			}
 			if step.Event == nil || step.Event.Reason != snapshot.RestoreErrorEvent || step.RequeueAfter != retry {

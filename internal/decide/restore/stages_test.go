@@ -53,7 +53,8 @@ func TestARestoreEndsWithTheVMThatOwnsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()
 			c.Restore.Status = initialized()
-			c.Restore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target, v1.VirtualMachineGroupVersionKind)}
+			c.Restore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target,
+				v1.VirtualMachineGroupVersionKind)}
 			tc.change(c)
 			step := Next(c.Observed)
 			if (changes(step) == 0) != tc.waits || step.Event != nil || tc.waits && len(step.Status.Conditions) > 0 {
@@ -87,7 +88,8 @@ func TestDataVolumesThatCannotBeRead(t *testing.T) {
 				tc.change(c)
 			}
 			step := Next(c.Observed)
-			if failed := step.Event != nil && strings.HasSuffix(step.Event.Note, missing.Error()); failed != tc.fails || failed == step.Lock {
+			if failed := step.Event != nil && strings.HasSuffix(step.Event.Note, missing.Error()); failed != tc.fails ||
+				failed == step.Lock {
 				t.Errorf("step %+v, event %+v", step, step.Event)
 			}
 		})
@@ -96,7 +98,8 @@ func TestDataVolumesThatCannotBeRead(t *testing.T) {
 
 func ownClaim(apiVersion string) func(*cluster) {
 	return func(c *cluster) {
-		c.Claims["data-pvc"].OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: "DataVolume", Name: "x", Controller: ptr.To(true)}}
+		c.Claims["data-pvc"].OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: "DataVolume", Name: "x",
+			Controller: ptr.To(true)}}
 	}
 }
 
@@ -141,7 +144,8 @@ func TestFailedReportsAndTriesAgain(t *testing.T) {
 	c := newCluster()
 	step := Failed(c.Observed, errors.New("refused\x1b: "+strings.Repeat("x", 2*maxReason)))
 	reason := step.Status.Conditions[0].Reason
-	if !strings.HasPrefix(reason, "refused: xx") || len(reason) != maxReason || step.RequeueAfter != retry || changes(step) > 0 {
+	if !strings.HasPrefix(reason, "refused: xx") || len(reason) != maxReason || step.RequeueAfter != retry ||
+		changes(step) > 0 {
 		t.Errorf("%d characters, step %+v", len(reason), step)
 	}
 }
@@ -167,7 +171,8 @@ func TestTheVMIsCheckedFirst(t *testing.T) {
 				step := Next(c.Observed)
 				if step.Check != nil {
 					checked = true
-					if began || step.Check.Annotations[snapshot.LastRestoreAnnotation] != "back-r1" || step.Check.Name != c.Restore.Spec.Target.Name || changes(step) == 0 {
+					if began || step.Check.Annotations[snapshot.LastRestoreAnnotation] != "back-r1" ||
+						step.Check.Name != c.Restore.Spec.Target.Name || changes(step) == 0 {
 						t.Fatalf("step %+v", step)
 					}
 				}
@@ -197,7 +202,8 @@ func TestAVMThatIsRefusedEndsTheRestore(t *testing.T) {
 	toNew(c)
 	c.Restore.Status = initialized()
 	step := Refused(c.Observed, errors.New("invalid\x1b: "+strings.Repeat("x", 2*maxReason)))
-	if changes(step) > 0 || step.Check != nil || step.RequeueAfter != 0 || step.Event == nil || step.Event.Reason != snapshot.RestoreFailedEvent {
+	if changes(step) > 0 || step.Check != nil || step.RequeueAfter != 0 || step.Event == nil ||
+		step.Event.Reason != snapshot.RestoreFailedEvent {
 		t.Errorf("step %+v", step)
 	}
 	for _, got := range brief(step.Status.Conditions) {
@@ -222,8 +228,8 @@ func TestARevisionOfAnotherOwnerStays(t *testing.T) {
 	}
 }
 
-// TestARevisionOfAnotherKindStays has a ControllerRevision without an owner under the name of the restored one, which contains no
-// instance type.
+// TestARevisionOfAnotherKindStays has a ControllerRevision without an owner under the name of the restored one, which
+// contains no instance type.
 func TestARevisionOfAnotherKindStays(t *testing.T) {
 	for name, change := range map[string]func(*cluster){"an existing VM": func(*cluster) {}, "a new VM": toNew} {
 		t.Run(name, func(t *testing.T) {
@@ -277,13 +283,17 @@ func TestARevisionThatContainsNoInstanceTypeIsNotCopiedToANewVM(t *testing.T) {
 	}
 }
 
-// TestTheStateOfAnotherOwnerStays has claims with the label of the VM's state: of an earlier VM of its name, and of a user.
+// TestTheStateOfAnotherOwnerStays has claims with the label of the VM's state: of an earlier VM of its name, and of a
+// user.
 func TestTheStateOfAnotherOwnerStays(t *testing.T) {
-	for name, change := range map[string]func(*cluster){"an existing VM": func(*cluster) {}, "a VM that was deleted": again} {
+	for name, change := range map[string]func(*cluster){"an existing VM": func(*cluster) {},
+		"a VM that was deleted": again} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(withTPM)
 			change(c)
-			foreign := claim("foreign", *metav1.NewControllerRef(&v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: "earlier"}}, v1.VirtualMachineGroupVersionKind))
+			foreign := claim("foreign",
+				*metav1.NewControllerRef(&v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: "earlier"}},
+					v1.VirtualMachineGroupVersionKind))
 			mine := claim("mine", metav1.OwnerReference{})
 			mine.OwnerReferences = nil
 			for _, existing := range []*corev1.PersistentVolumeClaim{foreign, mine} {
@@ -310,7 +320,8 @@ func TestARestoredDataVolumeCopiesNothing(t *testing.T) {
 	})
 	c.run(t, all)
 	dv := c.DataVolumes["restore-r1-root"]
-	if dv == nil || dv.Spec.Source == nil || dv.Spec.Source.Blank == nil || dv.Spec.Source.PVC != nil || dv.Spec.SourceRef != nil {
+	if dv == nil || dv.Spec.Source == nil || dv.Spec.Source.Blank == nil || dv.Spec.Source.PVC != nil ||
+		dv.Spec.SourceRef != nil {
 		t.Errorf("got %+v", dv)
 	}
 	if template := c.Target.Spec.DataVolumeTemplates[0]; template.Spec.Source.PVC == nil {
@@ -347,14 +358,16 @@ func TestARestoredDataVolumeHasOneSource(t *testing.T) {
 				t.Error("the rest of the template is gone")
 			}
 			template := c.Target.Spec.DataVolumeTemplates[0].Spec
-			if template.PVC != nil && template.PVC.DataSourceRef == nil || template.Storage != nil && template.Storage.DataSourceRef == nil {
+			if template.PVC != nil && template.PVC.DataSourceRef == nil ||
+				template.Storage != nil && template.Storage.DataSourceRef == nil {
 				t.Errorf("the template of the VM is %+v", template)
 			}
 		})
 	}
 }
 
-// reachOut changes what a namespace's editor can write, the content of a snapshot, so that everything in it is another namespace's.
+// reachOut changes what a namespace's editor can write, the content of a snapshot, so that everything in it is another
+// namespace's.
 func reachOut(c *cluster) {
 	content := c.Content.DeepCopy()
 	content.Spec.Source.VirtualMachine.Namespace = "other"
@@ -364,18 +377,20 @@ func reachOut(c *cluster) {
 		claim.Spec.VolumeName = "pv-of-other"
 		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
 		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "secret"}
-		claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret", Namespace: ptr.To("other")}
+		claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "secret",
+			Namespace: ptr.To("other")}
 		claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other"}}
 		claim.Finalizers = []string{"example.com/stay"}
 	}
 	c.Content = content
 }
 
-// A restore creates, changes and deletes objects of its namespace only, and a claim is filled from a VolumeSnapshot of it, whatever the
-// content contains. virt-controller may read and write all namespaces.
+// A restore creates, changes and deletes objects of its namespace only, and a claim is filled from a VolumeSnapshot of
+// it, whatever the content contains. virt-controller may read and write all namespaces.
 func TestARestoreReachesNoOtherNamespace(t *testing.T) {
 	withState := func(c *cluster) { *c = *newCluster(withTPM) }
-	for name, change := range map[string]func(*cluster){"to the VM": withState, "in place": inPlace, "to a new VM": toNew} {
+	for name, change := range map[string]func(*cluster){"to the VM": withState, "in place": inPlace,
+		"to a new VM": toNew} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()
 			change(c)
@@ -411,7 +426,8 @@ func TestARestoreReachesNoOtherNamespace(t *testing.T) {
 	}
 }
 
-// Patches that move a new VM to another namespace, or let another object own it, are refused before anything is created.
+// Patches that move a new VM to another namespace, or let another object own it, are refused before anything is
+// created.
 func TestPatchesReachNoOtherNamespace(t *testing.T) {
 	for _, patch := range []string{
 		`{"op":"replace","path":"/metadata/namespace","value":"other"}`,
@@ -441,14 +457,17 @@ func TestPatchesReachNoOtherNamespace(t *testing.T) {
 	}
 }
 
-// expectOwnSource checks that a claim is filled from a VolumeSnapshot of its namespace, and bound to no volume that exists.
+// expectOwnSource checks that a claim is filled from a VolumeSnapshot of its namespace, and bound to no volume that
+// exists.
 func expectOwnSource(t *testing.T, c *cluster, claim *corev1.PersistentVolumeClaim) {
 	t.Helper()
 	spec := &claim.Spec
 	if spec.VolumeName != "" || spec.Selector != nil || len(claim.Finalizers) > 0 {
-		t.Errorf("claim %s selects volume %q, %v and has the finalizers %v", claim.Name, spec.VolumeName, spec.Selector, claim.Finalizers)
+		t.Errorf("claim %s selects volume %q, %v and has the finalizers %v", claim.Name, spec.VolumeName, spec.Selector,
+			claim.Finalizers)
 	}
-	if ref := spec.DataSourceRef; ref == nil || ref.Kind != csi.Kind || ref.Namespace != nil || c.VolumeSnapshots[ref.Name] == nil {
+	if ref := spec.DataSourceRef; ref == nil || ref.Kind != csi.Kind || ref.Namespace != nil ||
+		c.VolumeSnapshots[ref.Name] == nil {
 		t.Errorf("claim %s is filled from %+v", claim.Name, ref)
 	}
 	if source := spec.DataSource; source == nil || source.Kind != csi.Kind || c.VolumeSnapshots[source.Name] == nil {

@@ -33,7 +33,8 @@ const (
 var (
 	reasonWaitingInTime = fmt.Sprintf("%s, or the operation will fail after %s", reasonWaiting, v1beta1.DefaultGracePeriod)
 	reasonGraceExceeded = fmt.Sprintf(
-		"Restore target failed to be ready within %s. Please power off the target VM before attempting restore", v1beta1.DefaultGracePeriod)
+		"Restore target failed to be ready within %s. Please power off the target VM before attempting restore",
+		v1beta1.DefaultGracePeriod)
 )
 
 // maxReason is the maximum length of a reason in characters. Errors may contain texts of the user, such as a patch.
@@ -55,8 +56,8 @@ func (s *scope) progress(value corev1.ConditionStatus, progressing, ready string
 	s.set(v1beta1.ConditionReady, corev1.ConditionFalse, ready)
 }
 
-// creatingClaims ends a stage that creates claims, and updatingTarget a stage that updates the target. Unless the stage is done, they
-// report what the restore waits for.
+// creatingClaims ends a stage that creates claims, and updatingTarget a stage that updates the target. Unless the stage
+// is done, they report what the restore waits for.
 func (s *scope) creatingClaims(done bool) (bool, error) {
 	if !done {
 		s.progress(corev1.ConditionTrue, reasonCreatingClaims, reasonAwaitingClaims)
@@ -104,14 +105,15 @@ func (s *scope) fail(reason string) {
 	s.warn(snapshot.RestoreFailedEvent, "VirtualMachineRestore failed "+reason)
 }
 
-// awaitTarget waits until an existing target has no VMI. A target that has just started when it was locked is unlocked again, because
-// users cannot stop a locked VM by its run strategy.
+// awaitTarget waits until an existing target has no VMI. A target that has just started when it was locked is unlocked
+// again, because users cannot stop a locked VM by its run strategy.
 func awaitTarget(s *scope) (bool, error) {
 	if s.Target == nil || !s.Running {
 		return true, nil
 	}
 	s.step.Unlock = s.holdsLock()
-	switch policy := ptr.Deref(s.Restore.Spec.TargetReadinessPolicy, v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail); policy {
+	switch policy := ptr.Deref(s.Restore.Spec.TargetReadinessPolicy,
+		v1beta1.VirtualMachineRestoreWaitGracePeriodAndFail); policy {
 	case v1beta1.VirtualMachineRestoreStopTarget:
 		s.step.Stop = !s.step.Unlock // Both write the target.
 		s.progress(corev1.ConditionFalse, reasonStopping, reasonStopping)

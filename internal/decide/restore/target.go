@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/snapshot/capture"
 )
 
-// restoreTarget writes the restored spec to the target, or creates the target. The annotation that is part of the same write ends this
-// stage.
+// restoreTarget writes the restored spec to the target, or creates the target. The annotation that is part of the same
+// write ends this stage.
 func restoreTarget(s *scope) (bool, error) {
 	if s.Target != nil {
 		s.step.Update = append(s.step.Update, s.written)
@@ -33,8 +33,8 @@ func restoreTarget(s *scope) (bool, error) {
 	return s.updatingTarget(false)
 }
 
-// changedTarget returns the target with the spec of the snapshot. It keeps its metadata and its run strategy, except that running becomes
-// false: the user starts a restored VM.
+// changedTarget returns the target with the spec of the snapshot. It keeps its metadata and its run strategy, except
+// that running becomes false: the user starts a restored VM.
 func (s *scope) changedTarget() *v1.VirtualMachine {
 	vm := s.Target.DeepCopy()
 	vm.Spec = s.spec()
@@ -61,13 +61,14 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 		vm.Spec.Running, vm.Spec.RunStrategy = ptr.To(false), nil
 	}
 	s.identify(vm)
-	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark()) // As in KubeVirt, patches can rely on annotations being present.
+	// As in KubeVirt, patches can rely on annotations being present.
+	metav1.SetMetaDataAnnotation(&vm.ObjectMeta, snapshot.LastRestoreAnnotation, s.mark())
 	vm, err := s.patched(vm)
 	if err != nil {
 		return nil, err
 	}
-	// This annotation describes the VM of which the snapshot was taken, so it would mislead the next kubectl apply. It is removed after the
-	// patches, which may remove it themselves.
+	// This annotation describes the VM of which the snapshot was taken, so it would mislead the next kubectl apply. It is
+	// removed after the patches, which may remove it themselves.
 	delete(vm.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(vm.Annotations, firmware.IdentityAnnotation)
 	if vm.Name != source.Name {
@@ -77,8 +78,9 @@ func (s *scope) newTarget() (*v1.VirtualMachine, error) {
 	return vm, s.checkShared(vm)
 }
 
-// identify gives a VM that is created again under its name the identity of the former guest: what the snapshot records of it or, in one of
-// an earlier version or of KubeVirt, that which was derived from the former VM. A VM with another name gets its own.
+// identify gives a VM that is created again under its name the identity of the former guest: what the snapshot records
+// of it or, in one of an earlier version or of KubeVirt, that which was derived from the former VM. A VM with another
+// name gets its own.
 func (s *scope) identify(vm *v1.VirtualMachine) {
 	source := s.source()
 	if !s.targetsSource() {
@@ -116,8 +118,9 @@ func (s *scope) spec() v1.VirtualMachineSpec {
 	return spec
 }
 
-// restoreSource makes a volume use the restored claim. A DataVolume for which the VM has no template is not restored; the volume then uses
-// the claim itself. KubeVirt does so even if the claim is restored in place, so that the spec differs from the one in a user's repository.
+// restoreSource makes a volume use the restored claim. A DataVolume for which the VM has no template is not restored;
+// the volume then uses the claim itself. KubeVirt does so even if the claim is restored in place, so that the spec
+// differs from the one in a user's repository.
 func (s *scope) restoreSource(vmVolume *v1.Volume) {
 	index := slices.IndexFunc(s.volumes, func(v volume) bool { return v.VolumeName == vmVolume.Name && !v.state })
 	switch {
@@ -133,8 +136,8 @@ func (s *scope) restoreSource(vmVolume *v1.Volume) {
 	}
 }
 
-// checkShared returns an error if a new VM with another name would write to a disk of the VM in the snapshot, because that disk is not in
-// the snapshot. KubeVirt creates such a VM.
+// checkShared returns an error if a new VM with another name would write to a disk of the VM in the snapshot, because
+// that disk is not in the snapshot. KubeVirt creates such a VM.
 func (s *scope) checkShared(vm *v1.VirtualMachine) error {
 	if s.targetsSource() || vm.Spec.Template == nil {
 		return nil
@@ -147,37 +150,45 @@ func (s *scope) checkShared(vm *v1.VirtualMachine) error {
 	for i := range template.Volumes {
 		vmVolume := &template.Volumes[i]
 		claim := vmVolume.WrittenClaim()
-		if claim == "" || restored[claim] || s.Claims[claim] == nil || !s.hasClaim(claim) || !writes(template, vmVolume.Name) {
+		if claim == "" || restored[claim] || s.Claims[claim] == nil || !s.hasClaim(claim) ||
+			!writes(template, vmVolume.Name) {
 			continue
 		}
 		return fmt.Errorf("volume %s is not in the snapshot, and VirtualMachine %s would write to PersistentVolumeClaim %s of VirtualMachine %s: "+
-			"remove the volume and its disk in patches, or give it another claim", vmVolume.Name, vm.Name, claim, s.source().Name)
+			"remove the volume and its disk in patches, or give it another claim", vmVolume.Name, vm.Name, claim,
+			s.source().Name)
 	}
 	return nil
 }
 
 // hasClaim reports whether the VM in the snapshot has a claim.
 func (s *scope) hasClaim(claim string) bool {
-	return slices.ContainsFunc(s.source().Spec.Template.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == claim })
+	return slices.ContainsFunc(s.source().Spec.Template.Spec.Volumes,
+		func(v v1.Volume) bool { return v.WrittenClaim() == claim })
 }
 
 // writes reports whether the guest may write to a volume that is not meant to be shared.
 func writes(spec *v1.VirtualMachineInstanceSpec, name string) bool {
 	disk := instancetype.DiskOf(spec, name)
-	return disk != nil && disk.CDRom == nil && !ptr.Deref(disk.Shareable, false) && (disk.Disk == nil || !disk.Disk.ReadOnly) &&
+	return disk != nil && disk.CDRom == nil && !ptr.Deref(disk.Shareable, false) &&
+		(disk.Disk == nil || !disk.Disk.ReadOnly) &&
 		(disk.LUN == nil || !disk.LUN.ReadOnly)
 }
 
-// Revisions returns the ControllerRevisions of a content with its VM's instance type and preference. From is the name of the snapshot's
-// revision, and To that of the restored VM's.
-func Revisions(vmRestore *v1beta1.VirtualMachineRestore, content *v1beta1.VirtualMachineSnapshotContent) []capture.RevisionCopy {
+// Revisions returns the ControllerRevisions of a content with its VM's instance type and preference. From is the name
+// of the snapshot's revision, and To that of the restored VM's.
+func Revisions(
+	vmRestore *v1beta1.VirtualMachineRestore, content *v1beta1.VirtualMachineSnapshotContent,
+) []capture.RevisionCopy {
 	if content == nil || content.Spec.Source.VirtualMachine == nil {
 		return nil
 	}
 	var out []capture.RevisionCopy
 	for _, class := range reference.Classes {
-		if matcher := class.MatcherOf(&content.Spec.Source.VirtualMachine.Spec); matcher != nil && matcher.RevisionName != "" {
-			out = append(out, capture.RevisionCopy{From: matcher.RevisionName, To: restoredRevision(vmRestore, matcher.RevisionName)})
+		if matcher := class.MatcherOf(&content.Spec.Source.VirtualMachine.Spec); matcher != nil &&
+			matcher.RevisionName != "" {
+			out = append(out, capture.RevisionCopy{From: matcher.RevisionName,
+				To: restoredRevision(vmRestore, matcher.RevisionName)})
 		}
 	}
 	return out
@@ -187,7 +198,8 @@ func restoredRevision(vmRestore *v1beta1.VirtualMachineRestore, name string) str
 	return capture.Rename(name, vmRestore.Spec.VirtualMachineSnapshotName, vmRestore.Spec.Target.Name)
 }
 
-// restoreRevisions creates the restored VM's revisions. Their data is immutable, so an existing revision with other data is deleted first.
+// restoreRevisions creates the restored VM's revisions. Their data is immutable, so an existing revision with other
+// data is deleted first.
 func restoreRevisions(s *scope) (bool, error) {
 	done := true
 	for _, names := range Revisions(s.Restore, s.Content) {

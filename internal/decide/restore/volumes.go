@@ -30,8 +30,8 @@ type volume struct {
 	state bool
 }
 
-// planVolumes decides on the names of the restored claims, and which DataVolumes are not needed any more. Both are written to the status
-// before anything is created or deleted.
+// planVolumes decides on the names of the restored claims, and which DataVolumes are not needed any more. Both are
+// written to the status before anything is created or deleted.
 func planVolumes(s *scope) (bool, error) {
 	for i := range s.Content.Spec.VolumeBackups {
 		backup := &s.Content.Spec.VolumeBackups[i]
@@ -43,13 +43,15 @@ func planVolumes(s *scope) (bool, error) {
 			return false, err
 		}
 		if slices.ContainsFunc(s.volumes, func(other volume) bool { return other.claim == v.claim }) {
-			return false, fmt.Errorf("volume %s would be restored to PersistentVolumeClaim %s, as another volume", v.VolumeName, v.claim)
+			return false, fmt.Errorf("volume %s would be restored to PersistentVolumeClaim %s, as another volume", v.VolumeName,
+				v.claim)
 		}
 		s.volumes = append(s.volumes, v)
 	}
 	status := s.step.Status
 	restores, obsolete := s.restores(), s.obsolete()
-	if equality.Semantic.DeepEqual(status.Restores, restores) && equality.Semantic.DeepEqual(status.DeletedDataVolumes, obsolete) {
+	if equality.Semantic.DeepEqual(status.Restores, restores) &&
+		equality.Semantic.DeepEqual(status.DeletedDataVolumes, obsolete) {
 		return true, nil
 	}
 	status.Restores, status.DeletedDataVolumes = restores, obsolete
@@ -129,16 +131,19 @@ func (s *scope) override(volume string) *v1beta1.VolumeRestoreOverride {
 	return &list[index]
 }
 
-// replaces reports whether a backup is restored under the name of the claim of which it was made, to the VM of which it was made. A claim
-// of that name is deleted. KubeVirt deletes any claim that an override names, and the disks of the source of a new VM.
+// replaces reports whether a backup is restored under the name of the claim of which it was made, to the VM of which it
+// was made. A claim of that name is deleted. KubeVirt deletes any claim that an override names, and the disks of the
+// source of a new VM.
 func (s *scope) replaces(backup *v1beta1.VolumeBackup, claim string) bool {
-	return s.policy() == v1beta1.VolumeRestorePolicyInPlace && claim == backup.PersistentVolumeClaim.Name && s.targetsSource() &&
+	return s.policy() == v1beta1.VolumeRestorePolicyInPlace && claim == backup.PersistentVolumeClaim.Name &&
+		s.targetsSource() &&
 		s.mayReplace(backup)
 }
 
-// mayReplace reports whether the claim of a backup's name may be deleted: it is the claim of which the backup was made, it belongs to the
-// same DataVolume, the target or its DataVolume owns it, or the target's last restore has created it. Another one may be the disk of another
-// VM. If there is no claim, one may be created for a DataVolume that belongs to no other VM.
+// mayReplace reports whether the claim of a backup's name may be deleted: it is the claim of which the backup was made,
+// it belongs to the same DataVolume, the target or its DataVolume owns it, or the target's last restore has created it.
+// Another one may be the disk of another VM. If there is no claim, one may be created for a DataVolume that belongs to
+// no other VM.
 func (s *scope) mayReplace(backup *v1beta1.VolumeBackup) bool {
 	old := &backup.PersistentVolumeClaim
 	live, dv := s.Claims[old.Name], s.DataVolumes[old.Name]
@@ -151,7 +156,8 @@ func (s *scope) mayReplace(backup *v1beta1.VolumeBackup) bool {
 		return false
 	}
 	last := s.Target.Annotations[snapshot.LastRestoreAnnotation]
-	return metav1.IsControlledBy(live, s.Target) || dv != nil && metav1.IsControlledBy(live, dv) && metav1.IsControlledBy(dv, s.Target) ||
+	return metav1.IsControlledBy(live, s.Target) ||
+		dv != nil && metav1.IsControlledBy(live, dv) && metav1.IsControlledBy(dv, s.Target) ||
 		last != "" && live.Annotations[snapshot.LastRestoreAnnotation] == last
 }
 

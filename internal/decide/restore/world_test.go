@@ -43,8 +43,8 @@ type cluster struct {
 	uids int
 }
 
-// newCluster returns a VM with a disk of a DataVolume template, one of a claim, one of a DataVolume without template, an image
-// and an instance type, and a snapshot of it. The VM has changed since.
+// newCluster returns a VM with a disk of a DataVolume template, one of a claim, one of a DataVolume without template,
+// an image and an instance type, and a snapshot of it. The VM has changed since.
 func newCluster(changes ...func(*v1.VirtualMachine)) *cluster {
 	vm := builder.MakeVM("vm").UID("vm-uid").Label("app", "db").With(func(vm *v1.VirtualMachine) {
 		vm.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}
@@ -66,11 +66,13 @@ func newCluster(changes ...func(*v1.VirtualMachine)) *cluster {
 		change(vm)
 	}
 	c := &cluster{Observed: Observed{
-		Now: time.Unix(1000, 0), Target: vm, Claims: map[string]*corev1.PersistentVolumeClaim{}, DataVolumes: map[string]*cdi.DataVolume{},
+		Now: time.Unix(1000, 0), Target: vm, Claims: map[string]*corev1.PersistentVolumeClaim{},
+		DataVolumes:     map[string]*cdi.DataVolume{},
 		VolumeSnapshots: map[string]*csi.VolumeSnapshot{}, Revisions: map[string]*appsv1.ControllerRevision{},
 		BindingModes: map[string]storagev1.VolumeBindingMode{"fast": storagev1.VolumeBindingImmediate},
 		Restore: &v1beta1.VirtualMachineRestore{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "back", UID: "r1", CreationTimestamp: metav1.NewTime(time.Unix(1000, 0))},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "back", UID: "r1",
+				CreationTimestamp: metav1.NewTime(time.Unix(1000, 0))},
 			Spec: v1beta1.VirtualMachineRestoreSpec{
 				Target: corev1.TypedLocalObjectReference{Kind: "VirtualMachine", Name: "vm"}, VirtualMachineSnapshotName: "snap",
 			},
@@ -121,7 +123,8 @@ func claim(name string, owner metav1.OwnerReference) *corev1.PersistentVolumeCla
 
 // snapshot takes a snapshot as capture does.
 func (c *cluster) snapshot() {
-	c.Snapshot = &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "snap", UID: "s1"}}
+	c.Snapshot = &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "snap",
+		UID: "s1"}}
 	storage := capture.Storage{
 		Claims: c.Claims, State: c.Claims["persistent-state-for-vm-x"], Drivers: map[string]string{"fast": "csi"},
 		Classes: []csi.VolumeSnapshotClass{{ObjectMeta: metav1.ObjectMeta{Name: "class"}, Driver: "csi"}},
@@ -141,11 +144,13 @@ func (c *cluster) snapshot() {
 	for _, names := range copies {
 		original := &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "default", Name: names.From, Labels: map[string]string{instancetype.ControllerRevisionObjectNameLabel: "small"},
+				Namespace: "default", Name: names.From,
+				Labels: map[string]string{instancetype.ControllerRevisionObjectNameLabel: "small"},
 			},
 			Data: runtime.RawExtension{Raw: []byte(`{"spec":{"cpu":{"guest":1}},"kind":"x"}`)},
 		}
-		original.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target, v1.VirtualMachineGroupVersionKind)}
+		original.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(c.Target,
+			v1.VirtualMachineGroupVersionKind)}
 		c.create(original)
 		c.create(capture.Revision(c.Snapshot, original, names.To))
 	}
@@ -239,7 +244,8 @@ func (c *cluster) apply(step Step, chosen func() bool) {
 func (c *cluster) settle() {
 	for _, claim := range c.Claims {
 		if dv := c.DataVolumes[claim.Annotations[populatedFor]]; dv != nil && claim.OwnerReferences == nil {
-			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
+			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv,
+				cdi.GroupVersion.WithKind("DataVolume"))}
 			dv.Status.Phase = cdi.DataVolumeSucceeded
 		}
 		if claim.Status.Phase == "" {
@@ -310,5 +316,6 @@ func (c *cluster) summary() []string {
 	for i := range c.Target.Spec.DataVolumeTemplates {
 		out = append(out, "template "+c.Target.Spec.DataVolumeTemplates[i].Name)
 	}
-	return append(out, fmt.Sprintf("locked %t, deleted %v", c.Target.Status.RestoreInProgress != nil, c.Restore.Status.DeletedDataVolumes))
+	return append(out, fmt.Sprintf("locked %t, deleted %v", c.Target.Status.RestoreInProgress != nil,
+		c.Restore.Status.DeletedDataVolumes))
 }

@@ -33,7 +33,8 @@ func TestReports(t *testing.T) {
 	for i := range 200 {
 		unread = append(unread, fmt.Sprintf("%s-%d", strings.Repeat("v", 59), i))
 	}
-	for _, report := range []Report{NewReport(3, nil), NewReport(3, unread[:1]), NewReport(200, unread), {Volumes: 1, Unread: 1, Names: unread[:1], Forgot: true}} {
+	for _, report := range []Report{NewReport(3, nil), NewReport(3, unread[:1]), NewReport(200, unread),
+		{Volumes: 1, Unread: 1, Names: unread[:1], Forgot: true}} {
 		message, err := report.Message()
 		if err != nil || len(message) > maxReport {
 			t.Fatalf("a report has %d bytes: %v", len(message), err)

@@ -65,11 +65,13 @@ func start(t *testing.T, name string, exporter http.HandlerFunc, configure ...fu
 	}
 	export := func(name string, phase exportv1.VirtualMachineExportPhase) *exportv1.VirtualMachineExport {
 		return &exportv1.VirtualMachineExport{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"}, Status: &exportv1.VirtualMachineExportStatus{Phase: phase},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"},
+			Status:     &exportv1.VirtualMachineExportStatus{Phase: phase},
 		}
 	}
 	w.exports = fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		export("ready", exportv1.Ready), export("pending", exportv1.Pending), &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}},
+		export("ready", exportv1.Ready), export("pending", exportv1.Pending),
+		&exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}},
 	).Build()
 	authority := pki.New(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -178,15 +180,18 @@ func TestForwards(t *testing.T) {
 		rw.WriteHeader(http.StatusPartialContent)
 		_, _ = io.WriteString(rw, "data")
 	})
-	got := w.get(readyPath+"/volumes/data/disk.img?x-kubevirt-export-token=secret&other=1", "Range", "bytes=1-4", "Cookie", "session=1", "Authorization", "Bearer x",
+	got := w.get(readyPath+"/volumes/data/disk.img?x-kubevirt-export-token=secret&other=1", "Range", "bytes=1-4", "Cookie",
+		"session=1", "Authorization", "Bearer x",
 		"X-Forwarded-For", "1.2.3.4", "Accept-Encoding", "gzip")
 	if got.code != http.StatusPartialContent || got.body != "data" || got.header.Get("Etag") != `"1"` {
 		t.Errorf("got %+v", got)
 	}
-	if got.header.Get("Set-Cookie") != "" || got.header.Get("Strict-Transport-Security") != "" || got.header.Get("Content-Security-Policy") != "sandbox; default-src 'none'" {
+	if got.header.Get("Set-Cookie") != "" || got.header.Get("Strict-Transport-Security") != "" ||
+		got.header.Get("Content-Security-Policy") != "sandbox; default-src 'none'" {
 		t.Errorf("the client gets %v", got.header)
 	}
-	if w.dialed != readyServer+":443" || w.got.Host != readyServer || w.got.URL.RequestURI() != "/volumes/data/disk.img?x-kubevirt-export-token=secret" {
+	if w.dialed != readyServer+":443" || w.got.Host != readyServer ||
+		w.got.URL.RequestURI() != "/volumes/data/disk.img?x-kubevirt-export-token=secret" {
 		t.Errorf("forwarded to %s: %s, %s", w.dialed, w.got.Host, w.got.URL)
 	}
 	if w.got.Header.Get("Range") != "bytes=1-4" {
@@ -228,13 +233,16 @@ func TestRefuses(t *testing.T) {
 	base := "/api/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/"
 	for path, code := range map[string]int{
 		"/": http.StatusBadRequest, "/healthy": http.StatusBadRequest, "/api/export.kubevirt.io/v2/namespaces/default/virtualmachineexports/ready/x": http.StatusBadRequest,
-		base + "ready": http.StatusBadRequest, base + "ready/../pending/x": http.StatusBadRequest, base + "ready/a/../b": http.StatusBadRequest,
-		base + "ready//a": http.StatusBadRequest, base + "ready/%2e%2e/a": http.StatusBadRequest,
-		base + "READY/a": http.StatusBadRequest, base + "ready:8443/a": http.StatusBadRequest, base + "ready@host/a": http.StatusBadRequest,
+		base + "ready": http.StatusBadRequest, base + "ready/../pending/x": http.StatusBadRequest,
+		base + "ready/a/../b": http.StatusBadRequest,
+		base + "ready//a":     http.StatusBadRequest, base + "ready/%2e%2e/a": http.StatusBadRequest,
+		base + "READY/a": http.StatusBadRequest, base + "ready:8443/a": http.StatusBadRequest,
+		base + "ready@host/a": http.StatusBadRequest,
 		"/api/export.kubevirt.io/v1/namespaces/a.b/virtualmachineexports/ready/x":         http.StatusBadRequest,
 		"/api/export.kubevirt.io/v1/namespaces/kube-system/virtualmachineexports/ready/x": http.StatusNotFound,
 		"/api/export.kubevirt.io/v1/namespaces/default/virtualmachineinstances/ready/x":   http.StatusBadRequest,
-		base + "absent/x": http.StatusNotFound, base + "pending/x": http.StatusServiceUnavailable, base + "new/x": http.StatusServiceUnavailable,
+		base + "absent/x": http.StatusNotFound, base + "pending/x": http.StatusServiceUnavailable,
+		base + "new/x": http.StatusServiceUnavailable,
 	} {
 		if got := w.get(path); got.code != code {
 			t.Errorf("%s: got %d, want %d", path, got.code, code)
@@ -252,7 +260,8 @@ func TestRefuses(t *testing.T) {
 
 // The Service of an export may lead elsewhere: a tenant can change it.
 func TestOnlyTheExporterIsBelieved(t *testing.T) {
-	w := start(t, "virt-export-other.default.svc", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "of another") })
+	w := start(t, "virt-export-other.default.svc",
+		func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "of another") })
 	got := w.get(readyPath + "/x")
 	if got.code != http.StatusBadGateway || strings.Contains(got.body, "another") || w.got != nil {
 		t.Errorf("got %+v", got)
@@ -286,7 +295,8 @@ func TestHostileResponses(t *testing.T) {
 			rw.WriteHeader(http.StatusMovedPermanently)
 		})
 		got := w.get(readyPath + "/x")
-		if got.header.Get("Content-Type") != tc.wantType || got.header.Get("Location") != tc.wantLocation || got.header.Get("X-Content-Type-Options") != "nosniff" {
+		if got.header.Get("Content-Type") != tc.wantType || got.header.Get("Location") != tc.wantLocation ||
+			got.header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: got %v", name, got.header)
 		}
 	}
@@ -323,7 +333,8 @@ func TestNamesOfDownloads(t *testing.T) {
 			rw.Header().Set("Content-Disposition", sent)
 		})
 		got := w.get(readyPath + "/export.oci.tar").header
-		if values := strings.Join(got.Values("Content-Disposition"), ","); values != want || got.Get("Content-Type") != "application/x-tar" {
+		if values := strings.Join(got.Values("Content-Disposition"), ","); values != want ||
+			got.Get("Content-Type") != "application/x-tar" {
 			t.Errorf("%q: got %q and the type %s, want %q", sent, values, got.Get("Content-Type"), want)
 		}
 	}
@@ -380,10 +391,11 @@ func TestOnlyTheResponseIsForwarded(t *testing.T) {
 		_, _ = io.WriteString(rw, "data")
 		rw.Header().Set("Set-Cookie", "c=d")
 	})
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
-		t.Errorf("the client gets %d: %v", code, header)
-		return nil
-	}})
+	ctx := httptrace.WithClientTrace(t.Context(),
+		&httptrace.ClientTrace{Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+			t.Errorf("the client gets %d: %v", code, header)
+			return nil
+		}})
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.proxy.URL+readyPath+"/x", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -436,7 +448,8 @@ func (failing) Get(context.Context, client.ObjectKey, client.Object, ...client.G
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{readyPath + "/volumes/a/disk.img", readyPath + "/", readyPath + "/../x", "/api/export.kubevirt.io/v1/namespaces/../virtualmachineexports/x/y"} {
+	for _, seed := range []string{readyPath + "/volumes/a/disk.img", readyPath + "/", readyPath + "/../x",
+		"/api/export.kubevirt.io/v1/namespaces/../virtualmachineexports/x/y"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, requested string) {
@@ -444,7 +457,8 @@ func FuzzParse(f *testing.F) {
 		if !ok {
 			return
 		}
-		if strings.ContainsAny(got.namespace+got.name, "/:@%?# \x00") || !strings.HasPrefix(got.rest, "/") || strings.Contains(got.rest, "/../") || strings.HasSuffix(got.rest, "/..") {
+		if strings.ContainsAny(got.namespace+got.name, "/:@%?# \x00") || !strings.HasPrefix(got.rest, "/") ||
+			strings.Contains(got.rest, "/../") || strings.HasSuffix(got.rest, "/..") {
 			t.Errorf("%q is forwarded to %+v", requested, got)
 		}
 	})

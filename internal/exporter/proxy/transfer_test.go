@@ -75,7 +75,8 @@ func TestDownloadsEndWithTheirExport(t *testing.T) {
 		}, errNotReady},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, readyServer, forever(time.Millisecond), func(p *Proxy) { p.speeds.check, p.speeds.absence = 0, 10*time.Millisecond })
+			w := start(t, readyServer, forever(time.Millisecond),
+				func(p *Proxy) { p.speeds.check, p.speeds.absence = 0, 10*time.Millisecond })
 			download := w.open(downloadPath)
 			if _, err := io.CopyN(io.Discard, download, 1<<20); err != nil {
 				t.Fatal(err)
@@ -108,7 +109,8 @@ func TestPace(t *testing.T) {
 		"an exporter that is slow at first": {0, grace, 0, nil},
 	} {
 		now := time.Now()
-		to := &transfer{out: &response{sent: tc.sent}, speeds: defaultLimits, start: now.Add(-tc.elapsed), accepting: tc.accepting, checked: now}
+		to := &transfer{out: &response{sent: tc.sent}, speeds: defaultLimits, start: now.Add(-tc.elapsed),
+			accepting: tc.accepting, checked: now}
 		if err := to.verify(now); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
@@ -124,12 +126,14 @@ func TestPaceOfImages(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	w := start(t, readyServer, slow, func(p *Proxy) { p.speeds.grace, p.speeds.client, p.speeds.exporter = 100*time.Millisecond, 1, 1<<20 })
+	w := start(t, readyServer, slow,
+		func(p *Proxy) { p.speeds.grace, p.speeds.client, p.speeds.exporter = 100*time.Millisecond, 1, 1<<20 })
 	if n, err := io.Copy(io.Discard, w.open(readyPath+content.OCIPath)); n != 8*4<<10 || err != nil {
 		t.Errorf("got %d bytes of the image, %v", n, err)
 	}
 	w.expectCut(w.open(downloadPath), errSlowExporter.Error())
-	if image := defaultLimits.of(content.OCIPath); image.exporter != 32 || defaultLimits.of("/volumes/data/disk.img").exporter != 1<<10 {
+	if image := defaultLimits.of(content.OCIPath); image.exporter != 32 ||
+		defaultLimits.of("/volumes/data/disk.img").exporter != 1<<10 {
 		t.Errorf("the limits of an image are %+v", image)
 	}
 }
@@ -161,7 +165,8 @@ func (w slowWriter) Write(p []byte) (int, error) {
 func TestAnExportMayBeNotReadyForAWhile(t *testing.T) {
 	now := time.Now()
 	var is error
-	to := newTransfer(&response{}, speedLimits{grace: time.Hour, check: time.Second, absence: time.Minute}, func() error { return is })
+	to := newTransfer(&response{}, speedLimits{grace: time.Hour, check: time.Second, absence: time.Minute},
+		func() error { return is })
 	after := func(d time.Duration, export, want error) {
 		t.Helper()
 		is = export
@@ -235,7 +240,8 @@ func TestRequestsWithoutATokenAreNotForwarded(t *testing.T) {
 	}
 }
 
-// untilTheTokenIsRight refuses requests without the right token, as an exporter does, but those with a slow one only after a signal.
+// untilTheTokenIsRight refuses requests without the right token, as an exporter does, but those with a slow one only
+// after a signal.
 func untilTheTokenIsRight(arrived chan<- struct{}, refuse <-chan struct{}) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get(content.TokenHeader) {
@@ -313,13 +319,15 @@ func taken(s *limits.Shares) int64 {
 }
 
 func TestTooManyDownloads(t *testing.T) {
-	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "data") }, func(p *Proxy) {
-		for range maxOfNamespace {
-			p.downloads.Take("default", 1)
-		}
-	})
+	w := start(t, readyServer, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "data") },
+		func(p *Proxy) {
+			for range maxOfNamespace {
+				p.downloads.Take("default", 1)
+			}
+		})
 	got := w.get(readyPath + "/x?x-kubevirt-export-token=right")
-	if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || strings.Contains(got.body, "data") {
+	if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" ||
+		strings.Contains(got.body, "data") {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -331,7 +339,8 @@ func TestTooManyRequestsOfAnExport(t *testing.T) {
 			p.undecided.acquire(t.Context(), key{"default", "ready"})
 		}
 	})
-	if got := w.get(readyPath + "/x?x-kubevirt-export-token=right"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
+	if got := w.get(readyPath + "/x?x-kubevirt-export-token=right"); got.code != http.StatusServiceUnavailable ||
+		got.header.Get("Retry-After") == "" {
 		t.Errorf("got %+v", got)
 	}
 }

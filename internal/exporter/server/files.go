@@ -110,7 +110,8 @@ func list(w http.ResponseWriter, r *http.Request, root *os.Root, name string) er
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if _, err := io.WriteString(w, "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n"); err != nil {
+	if _, err := io.WriteString(w,
+		"<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n"); err != nil {
 		return err
 	}
 	base := "./" // keeps a name with a colon from being interpreted as a scheme

@@ -140,7 +140,8 @@ func TestFilesThatShrink(t *testing.T) {
 			w := serve(t, exported)
 			name := filepath.Join(w.dir, c.file)
 			w.write(c.file, random(t, size))
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.server.URL+path+"?x-kubevirt-export-token="+token, nil)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+				w.server.URL+path+"?x-kubevirt-export-token="+token, nil)
 			must(t, err)
 			response, err := http.DefaultClient.Do(request)
 			must(t, err)

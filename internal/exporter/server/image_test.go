@@ -114,10 +114,12 @@ func unzstd(t *testing.T, data []byte) []byte {
 func TestImageIsPrepared(t *testing.T) {
 	w, s := serveImage(t, imageContent())
 	w.write("disk.img", []byte("data"))
-	if body, _ := w.get(http.StatusServiceUnavailable, content.ReadinessPath); !strings.Contains(string(body), "OCI digest computation in progress") {
+	if body, _ := w.get(http.StatusServiceUnavailable, content.ReadinessPath); !strings.Contains(string(body),
+		"OCI digest computation in progress") {
 		t.Errorf("got %s", body)
 	}
-	if body, _ := w.get(http.StatusServiceUnavailable, content.OCIPath); !strings.Contains(string(body), "OCI export not ready") {
+	if body, _ := w.get(http.StatusServiceUnavailable, content.OCIPath); !strings.Contains(string(body),
+		"OCI export not ready") {
 		t.Errorf("got %s", body)
 	}
 	s.Prepare(t.Context())
@@ -131,7 +133,8 @@ func indexOf(t *testing.T, files map[string][]byte) oci.Index {
 	t.Helper()
 	var index oci.Index
 	decode(t, files["index.json"], &index)
-	if index.ArtifactType != "application/vnd.kubevirt.virtualmachine.v1" || len(index.Manifests) != 1 || index.Annotations["org.opencontainers.image.created"] == "" ||
+	if index.ArtifactType != "application/vnd.kubevirt.virtualmachine.v1" || len(index.Manifests) != 1 ||
+		index.Annotations["org.opencontainers.image.created"] == "" ||
 		index.Manifests[0].Platform.Architecture != "arm64" || index.Manifests[0].Platform.OS != "linux" {
 		t.Fatalf("the index is %+v", index)
 	}
@@ -161,8 +164,10 @@ func TestImage(t *testing.T) {
 		t.Fatalf("the manifest is %+v", manifest)
 	}
 	layer := manifest.Layers[0]
-	if layer.MediaType != "application/vnd.kubevirt.disk.raw+zstd" || layer.Annotations["io.kubevirt.disk.name"] != "root" ||
-		layer.Annotations["io.kubevirt.disk.size"] != "4Mi" || layer.Annotations["org.opencontainers.image.title"] != "root.raw.zst" {
+	if layer.MediaType != "application/vnd.kubevirt.disk.raw+zstd" ||
+		layer.Annotations["io.kubevirt.disk.name"] != "root" ||
+		layer.Annotations["io.kubevirt.disk.size"] != "4Mi" ||
+		layer.Annotations["org.opencontainers.image.title"] != "root.raw.zst" {
 		t.Errorf("the layer is %+v", layer)
 	}
 	if packed := read(t, files, layer); !bytes.Equal(unzstd(t, packed), disk) || len(packed) > 2<<20 {
@@ -220,7 +225,8 @@ func TestExportsWithoutAnImage(t *testing.T) {
 	w, s = serveImage(t, imageContent())
 	s.Prepare(t.Context())
 	w.get(http.StatusOK, content.ReadinessPath)
-	if body, _ := w.get(http.StatusNotFound, content.OCIPath); !strings.Contains(string(body), "volume root: the volume has no file disk.img") {
+	if body, _ := w.get(http.StatusNotFound, content.OCIPath); !strings.Contains(string(body),
+		"volume root: the volume has no file disk.img") {
 		t.Errorf("got %s", body)
 	}
 	w.get(http.StatusOK, "/volumes/shared/dir/")
@@ -234,7 +240,8 @@ func TestExportsWithoutAnImage(t *testing.T) {
 	w.get(http.StatusInternalServerError, content.OCIPath)
 }
 
-// A failure to read a disk that passes does not last for the life of the exporter. It logs each disk, since reading them takes long.
+// A failure to read a disk that passes does not last for the life of the exporter. It logs each disk, since reading
+// them takes long.
 func TestImageOfADiskThatCannotBeReadForAWhile(t *testing.T) {
 	c := imageContent()
 	c.Volumes = append(c.Volumes, content.Volume{Name: "late", Disk: true})

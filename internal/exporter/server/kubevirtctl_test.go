@@ -46,21 +46,29 @@ func newKubeVirtctl(t *testing.T, w *world, formats map[exportv1.ExportVolumeFor
 		Cert: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: exporter.Certificate().Raw})),
 	}
 	volume := exportv1.VirtualMachineExportVolume{Name: "root"}
-	for _, format := range []exportv1.ExportVolumeFormat{exportv1.KubeVirtRaw, exportv1.KubeVirtGz, exportv1.Dir, exportv1.ArchiveGz} {
+	for _, format := range []exportv1.ExportVolumeFormat{exportv1.KubeVirtRaw, exportv1.KubeVirtGz, exportv1.Dir,
+		exportv1.ArchiveGz} {
 		if path := formats[format]; path != "" {
-			volume.Formats = append(volume.Formats, exportv1.VirtualMachineExportVolumeFormat{Format: format, Url: "https://virt-export-x.default.svc" + path})
+			volume.Formats = append(volume.Formats,
+				exportv1.VirtualMachineExportVolumeFormat{Format: format, Url: "https://virt-export-x.default.svc" + path})
 		}
 	}
 	links.Volumes = []exportv1.VirtualMachineExportVolume{volume}
-	for kind, path := range map[exportv1.ExportManifestType]string{exportv1.AllManifests: content.AllPath, exportv1.AuthHeader: content.SecretPath} {
-		links.Manifests = append(links.Manifests, exportv1.VirtualMachineExportManifest{Type: kind, Url: "https://virt-export-x.default.svc" + content.InternalSide + path})
+	for kind, path := range map[exportv1.ExportManifestType]string{exportv1.AllManifests: content.AllPath,
+		exportv1.AuthHeader: content.SecretPath} {
+		links.Manifests = append(links.Manifests,
+			exportv1.VirtualMachineExportManifest{Type: kind,
+				Url: "https://virt-export-x.default.svc" + content.InternalSide + path})
 	}
-	links.Manifests = append(links.Manifests, exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: "https://virt-export-x.default.svc" + content.OCIPath})
+	links.Manifests = append(links.Manifests,
+		exportv1.VirtualMachineExportManifest{Type: exportv1.OCI, Url: "https://virt-export-x.default.svc" + content.OCIPath})
 	export := &exportv1.VirtualMachineExport{Status: &exportv1.VirtualMachineExportStatus{
-		Phase: exportv1.Ready, TokenSecretRef: ptr.To("token"), ServiceName: "virt-export-x", Links: &exportv1.VirtualMachineExportLinks{Internal: links},
+		Phase: exportv1.Ready, TokenSecretRef: ptr.To("token"), ServiceName: "virt-export-x",
+		Links: &exportv1.VirtualMachineExportLinks{Internal: links},
 	}}
 	export.Spec.Source.Kind = "VirtualMachine"
-	export.APIVersion, export.Kind, export.Name, export.Namespace = exportv1.GroupVersion.String(), "VirtualMachineExport", "x", "default"
+	export.APIVersion, export.Kind, export.Name, export.Namespace = exportv1.GroupVersion.String(), "VirtualMachineExport",
+		"x", "default"
 	objects := map[string]any{
 		"/apis/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/x": export,
 		"/api/v1/namespaces/default/secrets/token": map[string]any{
@@ -97,7 +105,8 @@ func newKubeVirtctl(t *testing.T, w *world, formats map[exportv1.ExportVolumeFor
 func (k *kubevirtctl) download(flags ...string) (data []byte, printed string, err error) {
 	k.t.Helper()
 	file := filepath.Join(k.t.TempDir(), "file")
-	args := append([]string{"vmexport", "download", "x", "-n", "default", "--service-url=" + k.address, "--output=" + file}, flags...)
+	args := append([]string{"vmexport", "download", "x", "-n", "default", "--service-url=" + k.address,
+		"--output=" + file}, flags...)
 	command := exec.CommandContext(k.t.Context(), k.program, args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig)
 	output, err := command.CombinedOutput()
@@ -118,8 +127,9 @@ func (k *kubevirtctl) must(flags ...string) []byte {
 func TestKubeVirtctlDownloadsADisk(t *testing.T) {
 	c := diskVolume()
 	c.Manifests = &content.Manifests{
-		VirtualMachine: map[string]any{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": map[string]any{"name": "vm"}},
-		Internal:       &content.Side{Address: "virt-export-x.default.svc", CA: "CA"},
+		VirtualMachine: map[string]any{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+			"metadata": map[string]any{"name": "vm"}},
+		Internal: &content.Side{Address: "virt-export-x.default.svc", CA: "CA"},
 	}
 	w := serve(t, c)
 	disk := append(random(t, 1<<20), make([]byte, 1<<20)...)
@@ -176,7 +186,8 @@ func TestKubeVirtctlDownloadsFiles(t *testing.T) {
 func TestKubeVirtctlNeedsTheToken(t *testing.T) {
 	w := serve(t, diskVolume())
 	w.write("disk.img", []byte("secret"))
-	formats := map[exportv1.ExportVolumeFormat]string{exportv1.KubeVirtRaw: "/volumes/root/disk.img", exportv1.KubeVirtGz: "/volumes/root/disk.img.gz"}
+	formats := map[exportv1.ExportVolumeFormat]string{exportv1.KubeVirtRaw: "/volumes/root/disk.img",
+		exportv1.KubeVirtGz: "/volumes/root/disk.img.gz"}
 	data, printed, err := newKubeVirtctl(t, w, formats, token[1:]+"x").download()
 	if err == nil || len(data) > 0 || !strings.Contains(printed, "401") {
 		t.Errorf("got %q, %v: %s", data, err, printed)

@@ -21,14 +21,16 @@ func (s *Server) all(name string) func(http.ResponseWriter, *http.Request) error
 			return err
 		}
 		if exported.Manifests == nil {
-			return &problem{http.StatusNotFound, "the export has no manifests. If it exports a VM, the condition Ready of the VirtualMachineExport has the reason"}
+			return &problem{http.StatusNotFound,
+				"the export has no manifests. If it exports a VM, the condition Ready of the VirtualMachineExport has the reason"}
 		}
 		side := exported.Manifests.Internal
 		if name == content.ExternalSide {
 			side = exported.Manifests.External
 		}
 		if side == nil {
-			return &problem{http.StatusNotFound, "the export cannot be reached from this side: external manifests need an Ingress or a Route to virt-exportproxy"}
+			return &problem{http.StatusNotFound,
+				"the export cannot be reached from this side: external manifests need an Ingress or a Route to virt-exportproxy"}
 		}
 		return write(w, r, exported.AllManifests(*side))
 	}

@@ -55,9 +55,11 @@ func servePull(t *testing.T, context string) *pullWorld {
 	t.Helper()
 	w := &pullWorld{disk: newDisk(), authority: pki.New(t)}
 	authority := string(w.authority.PEM())
-	c := content.Content{Export: "e", Backup: &content.Backup{Volumes: []string{"root"}, Changes: context, Client: agentName, CA: authority}}
+	c := content.Content{Export: "e",
+		Backup: &content.Backup{Volumes: []string{"root"}, Changes: context, Client: agentName, CA: authority}}
 	exporter, err := New(Options{
-		Content: func() (*content.Content, error) { return &c, nil }, Token: func() (string, error) { return token, nil }, Log: logr.Discard(),
+		Content: func() (*content.Content, error) { return &c, nil }, Token: func() (string, error) { return token, nil },
+		Log: logr.Discard(),
 	})
 	must(t, err)
 	w.exporter = exporter
@@ -74,8 +76,8 @@ func servePull(t *testing.T, context string) *pullWorld {
 // dial connects to the exporter with a certificate for a name.
 func (w *pullWorld) dial(ctx context.Context, name, protocol string) (*tls.Conn, error) {
 	dialer := &tls.Dialer{Config: &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: w.authority.Pool(), ServerName: "virt-export-e.ns.svc", NextProtos: []string{protocol},
-		Certificates: []tls.Certificate{w.authority.Issue(name, x509.ExtKeyUsageClientAuth)},
+		MinVersion: tls.VersionTLS13, RootCAs: w.authority.Pool(), ServerName: "virt-export-e.ns.svc",
+		NextProtos: []string{protocol}, Certificates: []tls.Certificate{w.authority.Issue(name, x509.ExtKeyUsageClientAuth)},
 	}}
 	conn, err := dialer.DialContext(ctx, "tcp", w.address)
 	if err != nil {
@@ -84,7 +86,8 @@ func (w *pullWorld) dial(ctx context.Context, name, protocol string) (*tls.Conn,
 	return conn.(*tls.Conn), nil
 }
 
-// connect connects the agent, which serves the disk on each of its connections when the exporter uses it. It returns the connections.
+// connect connects the agent, which serves the disk on each of its connections when the exporter uses it. It returns
+// the connections.
 func (w *pullWorld) connect(connections int) []net.Conn {
 	w.t.Helper()
 	var all []net.Conn
@@ -298,7 +301,8 @@ func TestConnectionsThatHaveDied(t *testing.T) {
 	}
 }
 
-// TestAgentIsRestarted expects that requests wait for the new process of the agent, however many sessions its old one has served.
+// TestAgentIsRestarted expects that requests wait for the new process of the agent, however many sessions its old one
+// has served.
 func TestAgentIsRestarted(t *testing.T) {
 	w := servePull(t, "")
 	old, s := w.connect(maxSessions), w.exporter.pull.sessions

@@ -17,7 +17,8 @@ import (
 	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
-// TestPullFromQEMU reads an image of 4 MiB, of which 64 KiB at 1 MiB and 2 MiB have changed since its bitmap, from qemu-nbd.
+// TestPullFromQEMU reads an image of 4 MiB, of which 64 KiB at 1 MiB and 2 MiB have changed since its bitmap, from
+// qemu-nbd.
 func TestPullFromQEMU(t *testing.T) {
 	image, socket := filepath.Join(t.TempDir(), "image.qcow2"), filepath.Join(t.TempDir(), "nbd")
 	for _, command := range [][]string{
@@ -35,7 +36,8 @@ func TestPullFromQEMU(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", command, err, out)
 		}
 	}
-	qemu := exec.CommandContext(t.Context(), "qemu-nbd", "--read-only", "--persistent", "--shared=8", "--format=qcow2", "--bitmap=changes", "--export-name=root", "--socket="+socket, image)
+	qemu := exec.CommandContext(t.Context(), "qemu-nbd", "--read-only", "--persistent", "--shared=8", "--format=qcow2",
+		"--bitmap=changes", "--export-name=root", "--socket="+socket, image)
 	must(t, qemu.Start())
 	t.Cleanup(func() {
 		_ = qemu.Process.Kill()

@@ -44,7 +44,8 @@ func serve(t *testing.T, c content.Content) *world {
 		Content: func() (*content.Content, error) { return &c, nil },
 		Token:   func() (string, error) { return token, nil },
 		Mount:   func(content.Volume) string { return w.dir },
-		Log:     logr.New(funcr.New(func(prefix, args string) { _, _ = io.WriteString(w.log, prefix+args+"\n") }, funcr.Options{}).GetSink()),
+		Log: logr.New(funcr.New(func(prefix, args string) { _, _ = io.WriteString(w.log, prefix+args+"\n") },
+			funcr.Options{}).GetSink()),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -123,15 +124,18 @@ func random(t *testing.T, size int) []byte {
 func TestOnlyTheTokenOpensTheExport(t *testing.T) {
 	w := serve(t, diskVolume())
 	w.write("disk.img", []byte("secret"))
-	for name, header := range map[string]string{"none": "", "another": "abcdefghij0123456788", "a prefix": token[:10], "longer": token + "0"} {
+	for name, header := range map[string]string{"none": "", "another": "abcdefghij0123456788", "a prefix": token[:10],
+		"longer": token + "0"} {
 		for _, path := range []string{"/volumes/root/disk.img", "/volumes/root/disk.img.gz"} {
-			if body, _ := w.get(http.StatusUnauthorized, path, content.TokenHeader, header); bytes.Contains(body, []byte("secret")) {
+			if body, _ := w.get(http.StatusUnauthorized, path, content.TokenHeader, header); bytes.Contains(body,
+				[]byte("secret")) {
 				t.Errorf("%s: got the volume", name)
 			}
 		}
 	}
 	w.get(http.StatusUnauthorized, "/volumes/root/disk.img?x-kubevirt-export-token=wrong", content.TokenHeader, "")
-	if body, _ := w.get(http.StatusOK, "/volumes/root/disk.img?x-kubevirt-export-token="+token, content.TokenHeader, ""); string(body) != "secret" {
+	if body, _ := w.get(http.StatusOK, "/volumes/root/disk.img?x-kubevirt-export-token="+token, content.TokenHeader,
+		""); string(body) != "secret" {
 		t.Errorf("got %q", body)
 	}
 	w.get(http.StatusOK, "/volumes/root/disk.img")
@@ -147,7 +151,8 @@ func TestWithoutATokenNothingIsServed(t *testing.T) {
 		"unreadable": func() (string, error) { return "", errors.New("no file") },
 	} {
 		c := diskVolume()
-		s, err := New(Options{Content: func() (*content.Content, error) { return &c, nil }, Token: source, Mount: func(content.Volume) string { return "/" }})
+		s, err := New(Options{Content: func() (*content.Content, error) { return &c, nil }, Token: source,
+			Mount: func(content.Volume) string { return "/" }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,13 +167,15 @@ func TestWithoutATokenNothingIsServed(t *testing.T) {
 func TestRequestsThatAreRefused(t *testing.T) {
 	w := serve(t, diskVolume())
 	w.write("disk.img", []byte("data"))
-	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodTrace} {
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions,
+		http.MethodTrace} {
 		if got, err := w.do(method, "/volumes/root/disk.img"); err != nil || got.code != http.StatusMethodNotAllowed {
 			t.Errorf("%s: got %d, %v", method, got.code, err)
 		}
 	}
 	for _, path := range []string{
-		"/", "/volumes/", "/volumes/root", "/volumes/root/", "/volumes/other/disk.img", "/volumes/root/dir/", "/volumes/root/disk.tar.gz",
+		"/", "/volumes/", "/volumes/root", "/volumes/root/", "/volumes/other/disk.img", "/volumes/root/dir/",
+		"/volumes/root/disk.tar.gz",
 		"//volumes/root/disk.img", "/volumes/root/../root/disk.img", "/internal/manifests/all", "/metrics", "/debug/pprof/",
 	} {
 		w.get(http.StatusNotFound, path)
@@ -183,7 +190,8 @@ func TestRawDisk(t *testing.T) {
 	if !bytes.Equal(body, data) || header.Get("Content-Length") != "3145745" || header.Get("Accept-Ranges") != "bytes" {
 		t.Fatalf("got %d bytes, %v", len(body), header)
 	}
-	if got, err := w.do(http.MethodHead, "/volumes/root/disk.img"); err != nil || got.length != int64(len(data)) || len(got.body) != 0 {
+	if got, err := w.do(http.MethodHead, "/volumes/root/disk.img"); err != nil || got.length != int64(len(data)) ||
+		len(got.body) != 0 {
 		t.Errorf("HEAD: got %+v, %v", got, err)
 	}
 	// A download that was cut off goes on where it was, as long as the disk is the same.
@@ -192,12 +200,14 @@ func TestRawDisk(t *testing.T) {
 	if !bytes.Equal(rest, data[1000000:]) || header.Get("Content-Range") != "bytes 1000000-3145744/3145745" {
 		t.Errorf("got %d bytes, %v", len(rest), header)
 	}
-	if part, _ := w.get(http.StatusPartialContent, "/volumes/root/disk.img", "Range", "bytes=-17"); !bytes.Equal(part, data[3<<20:]) {
+	if part, _ := w.get(http.StatusPartialContent, "/volumes/root/disk.img", "Range", "bytes=-17"); !bytes.Equal(part,
+		data[3<<20:]) {
 		t.Errorf("got %d bytes", len(part))
 	}
 	w.get(http.StatusRequestedRangeNotSatisfiable, "/volumes/root/disk.img", "Range", "bytes=4000000-")
 	w.write("disk.img", data[1:])
-	if body, _ := w.get(http.StatusOK, "/volumes/root/disk.img", "Range", "bytes=1000000-", "If-Range", tag); !bytes.Equal(body, data[1:]) {
+	if body, _ := w.get(http.StatusOK, "/volumes/root/disk.img", "Range", "bytes=1000000-", "If-Range",
+		tag); !bytes.Equal(body, data[1:]) {
 		t.Errorf("a changed disk: got %d bytes", len(body))
 	}
 }
@@ -260,7 +270,8 @@ func TestBrowse(t *testing.T) {
 		t.Errorf("got %q", part)
 	}
 	w.get(http.StatusUnauthorized, "/volumes/data/dir", content.TokenHeader, "")
-	for path, want := range map[string]string{"": "./dir/a.txt", "/sub": "./sub/%3Cb%3E.html"} { // relative to the parent directory
+	// relative to the parent directory
+	for path, want := range map[string]string{"": "./dir/a.txt", "/sub": "./sub/%3Cb%3E.html"} {
 		if page, _ := w.get(http.StatusOK, "/volumes/data/dir"+path); !bytes.Contains(page, []byte(`<a href="`+want+`">`)) {
 			t.Errorf("%q is not in %s", want, page)
 		}
@@ -273,8 +284,8 @@ func TestBrowse(t *testing.T) {
 	}
 }
 
-// contents returns the files of an archive, with the targets of links and "dir" for directories. All names have to begin with "./", and the
-// first one is the root directory.
+// contents returns the files of an archive, with the targets of links and "dir" for directories. All names have to
+// begin with "./", and the first one is the root directory.
 func contents(t *testing.T, archive []byte) map[string]string {
 	t.Helper()
 	out, root := map[string]string{}, ""
@@ -319,7 +330,8 @@ func TestArchive(t *testing.T) {
 	w.write("sub/lost+found", []byte("delta"))
 	body, _ := w.get(http.StatusOK, "/volumes/data/disk.tar.gz")
 	got := contents(t, body)
-	want := map[string]string{"a.txt": "alpha", "sub/": "dir", "sub/deep/": "dir", "sub/deep/b": "beta", "sub/lost+found": "delta"}
+	want := map[string]string{"a.txt": "alpha", "sub/": "dir", "sub/deep/": "dir", "sub/deep/b": "beta",
+		"sub/lost+found": "delta"}
 	if len(got) != len(want) {
 		t.Errorf("got %v", got)
 	}
@@ -337,12 +349,14 @@ func vmContent() content.Content {
 		VirtualMachine: map[string]any{
 			"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": map[string]any{"name": "vm"},
 			"spec": map[string]any{"dataVolumeTemplates": []any{
-				map[string]any{"metadata": map[string]any{"name": "of-template"}, "spec": map[string]any{"sourceRef": map[string]any{}}},
+				map[string]any{"metadata": map[string]any{"name": "of-template"},
+					"spec": map[string]any{"sourceRef": map[string]any{}}},
 			}},
 		},
-		Templates:   map[string]string{"of-template": "root"},
-		DataVolumes: []content.DataVolume{{Name: "more", Volume: "more", Size: "1Gi", VolumeMode: "Block"}, {Name: "files", Volume: "files", Size: "2Gi"}},
-		Internal:    &content.Side{Address: "virt-export-export.default.svc", CA: "INTERNAL"},
+		Templates: map[string]string{"of-template": "root"},
+		DataVolumes: []content.DataVolume{{Name: "more", Volume: "more", Size: "1Gi", VolumeMode: "Block"},
+			{Name: "files", Volume: "files", Size: "2Gi"}},
+		Internal: &content.Side{Address: "virt-export-export.default.svc", CA: "INTERNAL"},
 	}
 	return c
 }
@@ -354,7 +368,8 @@ func TestManifests(t *testing.T) {
 		Kind  string
 		Items []map[string]any
 	}
-	if err := json.Unmarshal(body, &list); err != nil || list.Kind != "List" || len(list.Items) != 4 || header.Get("Content-Type") != "application/json" {
+	if err := json.Unmarshal(body, &list); err != nil || list.Kind != "List" || len(list.Items) != 4 ||
+		header.Get("Content-Type") != "application/json" {
 		t.Fatalf("got %s, %v", body, err)
 	}
 	if data, _ := list.Items[0]["data"].(map[string]any); data["ca.pem"] != "INTERNAL" {
@@ -396,7 +411,8 @@ func TestTooManyDownloads(t *testing.T) {
 		s.slots <- struct{}{}
 	}
 	recorder := httptest.NewRecorder()
-	s.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/volumes/root/disk.img?x-kubevirt-export-token="+token, nil))
+	s.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+		"/volumes/root/disk.img?x-kubevirt-export-token="+token, nil))
 	if recorder.Code != http.StatusServiceUnavailable || recorder.Header().Get("Retry-After") == "" {
 		t.Errorf("got %d", recorder.Code)
 	}

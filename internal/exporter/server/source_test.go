@@ -48,7 +48,8 @@ func store(t *testing.T, a *pki.Authority, dir, name string) {
 	key, err := keyutil.MarshalPrivateKeyToPEM(pair.PrivateKey)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "tls.crt"), pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: pair.Certificate[0]}), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "tls.crt"),
+		pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: pair.Certificate[0]}), 0o600))
 }
 
 func TestCertificateIsReadAgain(t *testing.T) {

@@ -21,7 +21,8 @@ import (
 var (
 	guestMAC = net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	byValue  = cmp.Options{
-		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	}
 )
 
@@ -85,7 +86,8 @@ func TestMatch(t *testing.T) {
 	secondary := launcherpod.SecondaryInterface("blue")
 	snapshot := &podnet.Snapshot{Interfaces: map[string]podnet.Interface{"eth0": {}, secondary: {}}}
 	interfaces := []Interface{{Name: "blue", Binding: Bridge}, {Name: "default", Binding: Masquerade}}
-	cases := map[string]string{"k6t-eth0": "default", launcherpod.Bridge(secondary): "blue", "k6t-other": "", "br0": "", "k6t-": ""}
+	cases := map[string]string{"k6t-eth0": "default", launcherpod.Bridge(secondary): "blue", "k6t-other": "", "br0": "",
+		"k6t-": ""}
 	for bridge, want := range cases {
 		got, _, ok := match(bridge, interfaces, snapshot)
 		if got.Name != want || ok != (want != "") {
@@ -95,7 +97,8 @@ func TestMatch(t *testing.T) {
 }
 
 func TestLeases(t *testing.T) {
-	masqueraded := masqueradeLease(t, podnet.Interface{Addresses: []netip.Prefix{prefix("10.1.0.5/24"), prefix("fd01::5/64")}})
+	masqueraded := masqueradeLease(t,
+		podnet.Interface{Addresses: []netip.Prefix{prefix("10.1.0.5/24"), prefix("fd01::5/64")}})
 	shared := Lease{
 		MTU: 1400, Hostname: "fedora", DNS6: []netip.Addr{addr("fd96::a")},
 		DNS: podnet.DNS{
@@ -104,16 +107,20 @@ func TestLeases(t *testing.T) {
 		},
 	}
 	want := shared
-	want.Address, want.Server, want.Router, want.IPv6 = prefix("10.0.2.2/24"), addr("10.0.2.1"), addr("10.0.2.1"), addr("fd10:0:2::2")
+	want.Address, want.Server, want.Router, want.IPv6 = prefix("10.0.2.2/24"), addr("10.0.2.1"), addr("10.0.2.1"),
+		addr("fd10:0:2::2")
 	if diff := cmp.Diff(want, masqueraded, byValue); diff != "" {
 		t.Errorf("masquerade: %s", diff)
 	}
-	if lease := masqueradeLease(t, podnet.Interface{Addresses: []netip.Prefix{prefix("10.1.0.5/24")}}); lease.IPv6.IsValid() {
+	if lease := masqueradeLease(t,
+		podnet.Interface{Addresses: []netip.Prefix{prefix("10.1.0.5/24")}}); lease.IPv6.IsValid() {
 		t.Error("a Pod without IPv6 offers it")
 	}
 
-	simple := []podnet.Route{{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.1.0.1")}, {Destination: prefix("::/0"), Gateway: addr("fd01::1")}}
-	outside := []podnet.Route{{Destination: prefix("169.254.1.1/32")}, {Destination: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1")}}
+	simple := []podnet.Route{{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.1.0.1")},
+		{Destination: prefix("::/0"), Gateway: addr("fd01::1")}}
+	outside := []podnet.Route{{Destination: prefix("169.254.1.1/32")},
+		{Destination: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1")}}
 	cases := map[string]struct {
 		pod    podnet.Interface
 		router string
@@ -145,9 +152,11 @@ func TestLeases(t *testing.T) {
 
 func TestReply(t *testing.T) {
 	lease := masqueradeLease(t, podnet.Interface{})
-	lease.Routes = []podnet.Route{{Destination: prefix("169.254.1.1/32")}, {Destination: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1")}}
+	lease.Routes = []podnet.Route{{Destination: prefix("169.254.1.1/32")},
+		{Destination: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1")}}
 	request := func(kind dhcpv4.MessageType, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
-		packet, err := dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithMessageType(kind), dhcpv4.WithHwAddr(guestMAC)}, more...)...)
+		packet, err := dhcpv4.New(
+			append([]dhcpv4.Modifier{dhcpv4.WithMessageType(kind), dhcpv4.WithHwAddr(guestMAC)}, more...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +195,8 @@ func TestReply(t *testing.T) {
 				}
 				return
 			}
-			if reply.MessageType() != c.want || reply.YourIPAddr.String() != c.address || !reply.ServerIdentifier().Equal(ip("10.0.2.1")) {
+			if reply.MessageType() != c.want || reply.YourIPAddr.String() != c.address ||
+				!reply.ServerIdentifier().Equal(ip("10.0.2.1")) {
 				t.Errorf("got %s", reply.Summary())
 			}
 		})
@@ -195,7 +205,8 @@ func TestReply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := offer.ClasslessStaticRoute(); len(got) != 2 || !got[0].Router.Equal(net.IPv4zero) || got[1].Router.String() != "169.254.1.1" {
+	if got := offer.ClasslessStaticRoute(); len(got) != 2 || !got[0].Router.Equal(net.IPv4zero) ||
+		got[1].Router.String() != "169.254.1.1" {
 		t.Errorf("the routes are %v", got)
 	}
 	if mtu := offer.Options.Get(dhcpv4.OptionInterfaceMTU); !bytes.Equal(mtu, []byte{0x05, 0x78}) {
@@ -240,13 +251,15 @@ func TestReply6(t *testing.T) {
 	}
 }
 
-// maxReply is the longest packet that all clients accept. Source: RFC 2131, 2 (576 bytes for the whole datagram), and for DHCPv6 the
-// least MTU of IPv6 (RFC 8200, 5).
+// maxReply is the longest packet that all clients accept. Source: RFC 2131, 2 (576 bytes for the whole datagram), and
+// for DHCPv6 the least MTU of IPv6 (RFC 8200, 5).
 const maxReply = 1280
 
-// FuzzReply checks that, whatever a guest sends, a reply has a bounded length and is addressed to that guest, or there is none.
+// FuzzReply checks that, whatever a guest sends, a reply has a bounded length and is addressed to that guest, or there
+// is none.
 func FuzzReply(f *testing.F) {
-	lease := Lease{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Router: addr("10.0.2.1"), IPv6: addr("fd10::2")}
+	lease := Lease{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Router: addr("10.0.2.1"),
+		IPv6: addr("fd10::2")}
 	if discover, err := dhcpv4.NewDiscovery(guestMAC); err == nil {
 		f.Add(discover.ToBytes())
 	}
@@ -274,9 +287,11 @@ func FuzzReply(f *testing.F) {
 }
 
 func TestAddedOptions(t *testing.T) {
-	interfaces := []Interface{{Name: "eth0", Binding: Masquerade, IPv4: prefix("10.0.2.0/24")}, {Name: "blue", Binding: Bridge}}
+	interfaces := []Interface{{Name: "eth0", Binding: Masquerade, IPv4: prefix("10.0.2.0/24")},
+		{Name: "blue", Binding: Bridge}}
 	boot := strings.Repeat("x", 255)
-	flags := []string{"eth0,42,192.0.2.1+192.0.2.2", "eth0,66,tftp.example", "eth0,67," + boot, "eth0,240,a%00%24", "eth0,254,", "blue,224,b"}
+	flags := []string{"eth0,42,192.0.2.1+192.0.2.2", "eth0,66,tftp.example", "eth0,67," + boot, "eth0,240,a%00%24",
+		"eth0,254,", "blue,224,b"}
 	if err := AddOptions(interfaces, flags); err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,8 @@ func TestFreezeAndThaw(t *testing.T) {
 	w := &world{state: libvirtwire.StateRunning}
 	f := w.freezer()
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	if err := f.Freeze(t.Context(), until); err != nil || !w.frozen || !w.noteFirst || w.note != launcherpod.FreezeNote(until) {
+	if err := f.Freeze(t.Context(), until); err != nil || !w.frozen || !w.noteFirst ||
+		w.note != launcherpod.FreezeNote(until) {
 		t.Fatalf("%v: %+v", err, w)
 	}
 	if w.synced != 1 || !w.syncedFrozen {
@@ -111,7 +112,8 @@ func TestNothingToFreeze(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tc.world.freezer()
-			if err := f.Freeze(t.Context(), time.Time{}); !errors.Is(err, tc.want) || tc.world.note != "" || tc.world.synced != 1 {
+			if err := f.Freeze(t.Context(), time.Time{}); !errors.Is(err, tc.want) || tc.world.note != "" ||
+				tc.world.synced != 1 {
 				t.Errorf("freeze: %v, %+v", err, tc.world)
 			}
 			if err := f.Thaw(t.Context()); !errors.Is(err, tc.want) {
@@ -124,7 +126,8 @@ func TestNothingToFreeze(t *testing.T) {
 func TestGuestWithoutFileSystems(t *testing.T) {
 	w := &world{state: libvirtwire.StateRunning, bare: true}
 	f := w.freezer()
-	if err := f.Freeze(t.Context(), time.Time{}); !errors.Is(err, ErrNothing) || w.note != "" || !w.noteFirst || w.synced != 1 {
+	if err := f.Freeze(t.Context(), time.Time{}); !errors.Is(err, ErrNothing) || w.note != "" || !w.noteFirst ||
+		w.synced != 1 {
 		t.Errorf("%v: %+v", err, w)
 	}
 	if err := f.Thaw(t.Context()); err != nil {

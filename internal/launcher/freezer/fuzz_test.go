@@ -26,14 +26,16 @@ type hostileGuest struct {
 	unnoted bool
 }
 
-func (g *hostileGuest) AgentCommand(_ context.Context, _ libvirtwire.Domain, command string, _ time.Duration) (string, error) {
+func (g *hostileGuest) AgentCommand(
+	_ context.Context, _ libvirtwire.Domain, command string, _ time.Duration,
+) (string, error) {
 	g.execute = append(g.execute, command)
 	g.unnoted = g.unnoted || strings.Contains(command, "fsfreeze-freeze") && g.note == ""
 	return g.response, nil
 }
 
-// FuzzFreeze checks that, whatever the guest agent returns, a freeze is recorded before it is sent, a failure leaves a record
-// with which virt-handler thaws the guest unless nothing was frozen, and the error is short.
+// FuzzFreeze checks that, whatever the guest agent returns, a freeze is recorded before it is sent, a failure leaves a
+// record with which virt-handler thaws the guest unless nothing was frozen, and the error is short.
 func FuzzFreeze(f *testing.F) {
 	f.Add(`{"return":"frozen"}`)
 	f.Add(`{"return":"thawed"}`)
@@ -56,7 +58,8 @@ func FuzzFreeze(f *testing.F) {
 		if err != nil && (len(err.Error()) > maxError || left != strings.Contains(g.note, "thaw=")) {
 			t.Errorf("an error of %d bytes, and the note %q", len(err.Error()), g.note)
 		}
-		if err := freezer.Thaw(t.Context()); err == nil && g.note != "" || err != nil && (len(err.Error()) > maxError || errors.Is(err, ErrNoAgent)) {
+		if err := freezer.Thaw(t.Context()); err == nil && g.note != "" ||
+			err != nil && (len(err.Error()) > maxError || errors.Is(err, ErrNoAgent)) {
 			t.Errorf("thaw: %.100v, and the note %q", err, g.note)
 		}
 	})

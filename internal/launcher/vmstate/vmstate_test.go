@@ -23,7 +23,8 @@ const (
 	otherUUID = "691cd0e3-0000-4000-8000-000000000000"
 )
 
-// claimWith returns a claim with files, each written a minute after the one before. A name that ends in a slash is a directory.
+// claimWith returns a claim with files, each written a minute after the one before. A name that ends in a slash is a
+// directory.
 func claimWith(t *testing.T, files ...string) string {
 	t.Helper()
 	claim := t.TempDir()
@@ -37,7 +38,8 @@ func claimWith(t *testing.T, files ...string) string {
 			continue
 		}
 		at := time.Unix(int64(1700000000+60*i), 0)
-		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, at, at))
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600),
+			os.Chtimes(path, at, at))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +80,8 @@ func TestAdopt(t *testing.T) {
 			[]string{"swtpm/" + oldUUID, "nvram/source_VARS.fd"},
 		},
 		"the one that was written last": {
-			[]string{tpm(oldUUID, "old"), tpm(otherUUID, "last")}, []string{tpm(oldUUID, "old"), tpm(ownUUID, "last")}, []string{"swtpm/" + otherUUID},
+			[]string{tpm(oldUUID, "old"), tpm(otherUUID, "last")}, []string{tpm(oldUUID, "old"), tpm(ownUUID, "last")},
+			[]string{"swtpm/" + otherUUID},
 		},
 		"its own is never replaced": {
 			[]string{tpm(ownUUID, "own"), tpm(otherUUID, "later")}, []string{tpm(ownUUID, "own"), tpm(otherUUID, "later")}, nil,
@@ -160,10 +163,12 @@ func TestKeeper(t *testing.T) {
 		keeper.Run(ctx, claim)
 	}()
 	dir := filepath.Join(claim, "swtpm", ownUUID, "tpm2")
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "tpm2-00.permall"), []byte("x"), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700),
+		os.WriteFile(filepath.Join(dir, "tpm2-00.permall"), []byte("x"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); !slices.Contains(keeper.watcher.WatchList(), dir); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !slices.Contains(keeper.watcher.WatchList(),
+		dir); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the directory of the new TPM is not watched")
 		}

@@ -12,7 +12,8 @@ func TestBackupSocketName(t *testing.T) {
 	if name := BackupSocketName("5f0e8a3c-1b2d-4e6f-8a9b-0c1d2e3f4a5b"); !IsBackupSocketName(name) {
 		t.Errorf("%s is not the name of a backup's socket", name)
 	}
-	for _, name := range []string{"", "backup-", "backup-../libvirt-sock", "backup-a/b", "backup-a.b", "Backup-a", "a", "x-backup-a", LibvirtSocketName} {
+	for _, name := range []string{"", "backup-", "backup-../libvirt-sock", "backup-a/b", "backup-a.b", "Backup-a", "a",
+		"x-backup-a", LibvirtSocketName} {
 		if IsBackupSocketName(name) {
 			t.Errorf("%q is the name of a backup's socket", name)
 		}
@@ -21,7 +22,8 @@ func TestBackupSocketName(t *testing.T) {
 
 func TestAttachmentPod(t *testing.T) {
 	names := map[string]bool{}
-	for _, volume := range []string{"data", "data2", strings.Repeat("v", 63), strings.Repeat("v", 62), strings.Repeat("v-", 31) + "v"} {
+	for _, volume := range []string{"data", "data2", strings.Repeat("v", 63), strings.Repeat("v", 62),
+		strings.Repeat("v-", 31) + "v"} {
 		for _, launcher := range []string{"uid-1", "uid-2"} {
 			name := AttachmentPod(launcher, volume)
 			if names[name] || len(name) > maxPodName || !IsAttachmentPod(name) || !IsVolumeName(name) {

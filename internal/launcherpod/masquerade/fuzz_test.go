@@ -11,10 +11,11 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 )
 
-// FuzzCIDRs checks that any network in a spec is rejected, or parsed to a canonical form that contains the gateway and the guest of
-// virt-launcher and virt-handler.
+// FuzzCIDRs checks that any network in a spec is rejected, or parsed to a canonical form that contains the gateway and
+// the guest of virt-launcher and virt-handler.
 func FuzzCIDRs(f *testing.F) {
-	for _, text := range []string{"", "10.0.2.0/24", "010.10.010.0/024", "::ffff:10.1.0.0/112", "::ffff:10.1.0.0/95", "FD00:0:0::1/64", "0.0.0.0/0", "::/0",
+	for _, text := range []string{"", "10.0.2.0/24", "010.10.010.0/024", "::ffff:10.1.0.0/112", "::ffff:10.1.0.0/95",
+		"FD00:0:0::1/64", "0.0.0.0/0", "::/0",
 		"255.255.255.252/30", "fe80::1%eth0/64"} {
 		f.Add(text)
 	}
@@ -33,7 +34,9 @@ func FuzzCIDRs(f *testing.F) {
 	})
 }
 
-func expectNetwork(t *testing.T, text string, network netip.Prefix, read func(string) (netip.Prefix, error), argument string) {
+func expectNetwork(
+	t *testing.T, text string, network netip.Prefix, read func(string) (netip.Prefix, error), argument string,
+) {
 	t.Helper()
 	if again, err := read(network.String()); err != nil || again != network || network != network.Masked() {
 		t.Errorf("%q is %s, and that is %s (%v)", text, network, again, err)

@@ -22,8 +22,8 @@ var (
 	terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
 )
 
-// TestStates has each of the Pod's phases with each state of its containers, before and after its deletion. Of every case it
-// says what each of the predicates returns.
+// TestStates has each of the Pod's phases with each state of its containers, before and after its deletion. Of every
+// case it says what each of the predicates returns.
 func TestStates(t *testing.T) {
 	type states map[string]corev1.ContainerState
 	const compute, console = launcherpod.ComputeContainer, launcherpod.ConsoleLogContainer
@@ -72,7 +72,8 @@ func TestStates(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: c.phase}}
 			for name, state := range c.containers {
-				pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: name, State: state})
+				pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses,
+					corev1.ContainerStatus{Name: name, State: state})
 			}
 			for _, deletion := range []*metav1.Time{nil, ptr.To(metav1.NewTime(time.Unix(0, 0)))} {
 				pod.DeletionTimestamp = deletion
@@ -96,7 +97,8 @@ func expect(t *testing.T, name string, got, want bool) {
 }
 
 func TestCondition(t *testing.T) {
-	pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled}, {Type: corev1.PodReady}}}}
+	pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled},
+		{Type: corev1.PodReady}}}}
 	if got := Condition(pod, corev1.PodReady); got != &pod.Status.Conditions[1] {
 		t.Errorf("got %v, want the Pod's own condition", got)
 	}

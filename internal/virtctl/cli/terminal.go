@@ -119,8 +119,8 @@ func (o *Output) PrintJSON(out io.Writer, content json.RawMessage) error {
 // completionTimeout is how long a press of the tab key may take.
 const completionTimeout = 3 * time.Second
 
-// CompleteFirst returns a function that completes the first argument, which is one of the words, and by next those after
-// it.
+// CompleteFirst returns a function that completes the first argument, which is one of the words, and by next those
+// after it.
 func CompleteFirst(next cobra.CompletionFunc, words ...string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		switch {

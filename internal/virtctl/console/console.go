@@ -90,7 +90,9 @@ func (d Dialer) Dial(ctx context.Context, report func(string)) (*subresources.St
 			return nil, final
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("timeout trying to connect to the virtual machine instance: %w\nSee why it does not run: %s explain %s", err, d.CLI.Program, d.VMI.Name)
+			return nil, fmt.Errorf(
+				"timeout trying to connect to the virtual machine instance: %w\nSee why it does not run: %s explain %s", err,
+				d.CLI.Program, d.VMI.Name)
 		}
 		if reason := cli.Plain(err.Error()); reason != reported {
 			reported = reason

@@ -157,7 +157,9 @@ func (o *cloneOptions) build(c *cli.CLI) (*clonev1beta1.VirtualMachineClone, err
 	for _, text := range o.macs {
 		name, address, found := strings.Cut(text, ":")
 		if !found || name == "" || address == "" || strings.Contains(address, ":") {
-			return nil, fmt.Errorf("newMacAddress parameter %s is invalid: exactly one ':' is expected. For example: 'interface0:02-00-00-00-00-01'", text)
+			return nil, fmt.Errorf(
+				"newMacAddress parameter %s is invalid: exactly one ':' is expected. For example: 'interface0:02-00-00-00-00-01'",
+				text)
 		}
 		if clone.Spec.NewMacAddresses == nil {
 			clone.Spec.NewMacAddresses = map[string]string{}

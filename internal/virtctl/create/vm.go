@@ -140,7 +140,8 @@ func (b *builder) build(namespace string) error {
 }
 
 func parseStrategy(text string) (v1.VirtualMachineRunStrategy, error) {
-	i := slices.IndexFunc(strategies, func(s v1.VirtualMachineRunStrategy) bool { return strings.EqualFold(string(s), text) })
+	i := slices.IndexFunc(strategies,
+		func(s v1.VirtualMachineRunStrategy) bool { return strings.EqualFold(string(s), text) })
 	if i < 0 {
 		names := strings.Trim(fmt.Sprint(strategies), "[]")
 		return "", flagError("run-strategy", "invalid run strategy %q, supported values are: %s", text,

@@ -89,7 +89,8 @@ func (b *builder) sshCredential(p params, secret string) (*v1.SSHPublicKeyAccess
 		if user == "" {
 			return nil, p.errorf(`user must be specified with access credential ssh method ga ("--user" flag or param "user")`)
 		}
-		credential.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{user}}
+		credential.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{
+			Users: []string{user}}
 		if !b.manageSSHIsChosen {
 			b.manageSSH, b.manageSSHIsChosen = true, true
 		}
@@ -139,11 +140,13 @@ func (b *builder) addCloudInit() error {
 	case noCloud, configDrive:
 	case noCloudInit:
 		if content {
-			_, _ = fmt.Fprintln(b.warn, "WARNING: --cloud-init: was set to none, not creating a data source although other cloud-init options were set")
+			_, _ = fmt.Fprintln(b.warn,
+				"WARNING: --cloud-init: was set to none, not creating a data source although other cloud-init options were set")
 		}
 		return nil
 	default:
-		return flagError("cloud-init", "invalid cloud-init data source type %q, supported values are: nocloud, configdrive, none", b.cloudInit)
+		return flagError("cloud-init",
+			"invalid cloud-init data source type %q, supported values are: nocloud, configdrive, none", b.cloudInit)
 	}
 	for flag, value := range map[string]string{"cloud-init-user-data": b.userData,
 		"cloud-init-network-data": b.networkData} {

@@ -28,7 +28,8 @@ func (o *vmOptions) addVolumeFlags(cmd *cobra.Command) {
 		"An image with a disk (repeatable): src:IMAGE[,name:NAME][,bootorder:N].")
 	flags.StringArrayVar(&o.claims, "volume-pvc", nil,
 		"A PersistentVolumeClaim (repeatable): src:CLAIM[,name:NAME][,bootorder:N].")
-	flags.StringArrayVar(&o.imports, "volume-import", nil, "A disk that CDI creates (repeatable): type:TYPE,PARAMETERS[,size:SIZE][,name:NAME][,bootorder:N]. Types and parameters:\n"+importHelp())
+	flags.StringArrayVar(&o.imports, "volume-import", nil,
+		"A disk that CDI creates (repeatable): type:TYPE,PARAMETERS[,size:SIZE][,name:NAME][,bootorder:N]. Types and parameters:\n"+importHelp())
 	flags.StringVar(&o.sysprep, "volume-sysprep", "", "An answer file of Windows: src:NAME[,type:configMap|secret].")
 	for _, old := range []struct {
 		values *[]string

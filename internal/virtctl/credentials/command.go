@@ -93,7 +93,8 @@ func (t *target) secret(ctx context.Context, name string, force bool) (*corev1.S
 	owned := slices.ContainsFunc(secret.OwnerReferences,
 		func(o metav1.OwnerReference) bool { return o.UID == t.vm.UID && o.Name == t.vm.Name })
 	if !owned && !force {
-		return nil, fmt.Errorf("secret %s does not have an owner reference pointing to VM %s: other VMs may use it as well. Use --force to change it", name, t.vm.Name)
+		return nil, fmt.Errorf(
+			"secret %s does not have an owner reference pointing to VM %s: other VMs may use it as well. Use --force to change it", name, t.vm.Name)
 	}
 	return secret, nil
 }

@@ -43,7 +43,8 @@ func (k *keySource) read() (string, error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case strings.Contains(text, "PRIVATE KEY"):
-		return "", errors.New("error getting ssh key: this is a private key; specify the public key, such as ~/.ssh/id_ed25519.pub")
+		return "", errors.New(
+			"error getting ssh key: this is a private key; specify the public key, such as ~/.ssh/id_ed25519.pub")
 	case text == "" || strings.Contains(text, "\n"):
 		return "", errors.New("error getting ssh key: one public key is needed, in one line")
 	}
@@ -110,7 +111,9 @@ func (t *target) newSecret(ctx context.Context, f *flags, key string) (string, e
 	if !f.force {
 		err := t.Get(ctx, client.ObjectKeyFromObject(t.vm), &v1.VirtualMachineInstance{})
 		if err == nil {
-			return "", fmt.Errorf("virtual machine %s is running. Use --force flag to update a running VM, it will take effect after restart", t.vm.Name)
+			return "", fmt.Errorf(
+				"virtual machine %s is running. Use --force flag to update a running VM, it will take effect after restart",
+				t.vm.Name)
 		}
 		if !apierrors.IsNotFound(err) {
 			return "", err
@@ -131,7 +134,8 @@ func (t *target) newSecret(ctx context.Context, f *flags, key string) (string, e
 	before := t.vm.DeepCopy()
 	credential := &v1.SSHPublicKeyAccessCredential{}
 	credential.Source.Secret = &v1.AccessCredentialSecretSource{SecretName: secret.Name}
-	credential.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{f.user}}
+	credential.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{
+		Users: []string{f.user}}
 	spec := &t.vm.Spec.Template.Spec
 	spec.AccessCredentials = append(spec.AccessCredentials, v1.AccessCredential{SSHPublicKey: credential})
 	if err := t.Patch(ctx, t.vm, optimistic.MergeFrom(before)); err != nil {

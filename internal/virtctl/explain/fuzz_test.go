@@ -20,7 +20,8 @@ import (
 // maxReport is more than a screen of text, in bytes.
 const maxReport = 32 << 10
 
-// FuzzExplain checks that the report has a limited length and no control characters, whatever statuses, events and messages contain.
+// FuzzExplain checks that the report has a limited length and no control characters, whatever statuses, events and
+// messages contain.
 func FuzzExplain(f *testing.F) {
 	f.Add([]byte(`{"phase":"Running","nodeName":"n1","guestOSInfo":{"prettyName":"\u001b[31mred"}}`), []byte(`{"phase":"Failed"}`), "\x1b]0;title\x07")
 	f.Add([]byte(`{"phase":"Scheduled","conditions":[{"type":"Synchronized","status":"False","reason":"x","message":"\u202egnp"}]}`),
@@ -36,11 +37,13 @@ func FuzzExplain(f *testing.F) {
 			return
 		}
 		w.s.VMI.DeletionTimestamp, w.s.Pods = nil, []corev1.Pod{launcher}
-		w.s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: text, Message: text}}
+		w.s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue,
+			Reason: text, Message: text}}
 		for _, kind := range []string{"Pod", "VirtualMachineInstance"} {
 			w.s.Events = append(w.s.Events, corev1.Event{
-				InvolvedObject: corev1.ObjectReference{Kind: kind, Name: ptr.Deref(map[bool]*string{true: &launcher.Name}[kind == "Pod"], "demo")},
-				Type:           corev1.EventTypeWarning, Reason: text, Message: text,
+				InvolvedObject: corev1.ObjectReference{Kind: kind,
+					Name: ptr.Deref(map[bool]*string{true: &launcher.Name}[kind == "Pod"], "demo")},
+				Type: corev1.EventTypeWarning, Reason: text, Message: text,
 			})
 		}
 		var report bytes.Buffer

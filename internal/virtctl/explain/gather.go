@@ -210,7 +210,8 @@ func (g *gatherer) events(ctx context.Context) error {
 	for kind, names := range wanted {
 		for _, name := range names {
 			list := &corev1.EventList{}
-			selector := client.MatchingFieldsSelector{Selector: fields.SelectorFromSet(fields.Set{"involvedObject.kind": kind, "involvedObject.name": name})}
+			selector := client.MatchingFieldsSelector{Selector: fields.SelectorFromSet(
+				fields.Set{"involvedObject.kind": kind, "involvedObject.name": name})}
 			if err := g.List(ctx, list, client.InNamespace(g.Namespace), selector); err != nil {
 				return g.hideForbidden(AreaEvents, err)
 			}
@@ -221,6 +222,7 @@ func (g *gatherer) events(ctx context.Context) error {
 			}
 		}
 	}
-	slices.SortStableFunc(g.Events, func(a, b corev1.Event) int { return eventtime.LastObserved(&b).Compare(eventtime.LastObserved(&a)) })
+	slices.SortStableFunc(g.Events,
+		func(a, b corev1.Event) int { return eventtime.LastObserved(&b).Compare(eventtime.LastObserved(&a)) })
 	return nil
 }

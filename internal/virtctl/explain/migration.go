@@ -34,14 +34,16 @@ func evacuation(s *Snapshot) []Finding {
 	switch marked := eviction.IsMarked(s.VMI); {
 	case marked && strategy == v1.EvictionStrategyExternal:
 		return one(Finding{
-			What:     fmt.Sprintf("The guest is to be evacuated from node %s by an external controller (evictionStrategy External).", source),
+			What: fmt.Sprintf(
+				"The guest is to be evacuated from node %s by an external controller (evictionStrategy External).", source),
 			Do:       "Check that controller, or cancel the evacuation:",
 			Commands: []string{s.cancel()},
 		})
 	case strategy == v1.EvictionStrategyLiveMigrate && obstacle != "" && (marked || cordoned):
 		return one(Finding{
-			What: fmt.Sprintf("A drain of node %s waits for this guest, which cannot migrate (evictionStrategy LiveMigrate).", source),
-			Why:  []string{short(obstacle)},
+			What: fmt.Sprintf("A drain of node %s waits for this guest, which cannot migrate (evictionStrategy LiveMigrate).",
+				source),
+			Why: []string{short(obstacle)},
 			Do: "Remove the reason, or stop the guest for the drain. With evictionStrategy LiveMigrateIfPossible " +
 				"a guest that cannot migrate is shut down by drains:",
 			Commands: []string{fmt.Sprintf("%s stop %s --namespace %s", s.Program, s.Name, s.Namespace)},

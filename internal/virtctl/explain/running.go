@@ -47,7 +47,8 @@ func node(s *Snapshot) []Finding {
 		What: fmt.Sprintf("The agent of node %s does not respond: the guest's status may be outdated. The guest is not affected.", name),
 		Do:   "Check why virt-handler does not run there:",
 		Commands: []string{
-			fmt.Sprintf("kubectl --namespace %s get pods --selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s", s.installNamespace(), name),
+			fmt.Sprintf("kubectl --namespace %s get pods --selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s",
+				s.installNamespace(), name),
 			fmt.Sprintf("kubectl --namespace %s logs --selector kubevirt.io=virt-handler --tail=50", s.installNamespace()),
 		},
 	}

@@ -153,7 +153,8 @@ func (s *Snapshot) pendingClaim(claim *corev1.PersistentVolumeClaim) []Finding {
 		f.Why = append(f.Why, fmt.Sprintf("The cluster has no storage class %q.", class))
 		f.Do, f.Commands = "Use a storage class that the cluster has:", []string{"kubectl get storageclass"}
 	case known.WaitsForConsumer && s.Pod() == nil:
-		f.Why = append(f.Why, fmt.Sprintf("Its storage class %s creates the volume when the first Pod needs it, and the VM has no Pod yet.", class))
+		f.Why = append(f.Why, fmt.Sprintf(
+			"Its storage class %s creates the volume when the first Pod needs it, and the VM has no Pod yet.", class))
 	case known.WaitsForConsumer && len(f.Why) == 0:
 		return nil // The claim waits for the scheduler, see scheduling.
 	}
@@ -289,10 +290,12 @@ func images(s *Snapshot) []Finding {
 		switch waiting.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 			found = append(found, Finding{
-				What:     fmt.Sprintf("The image %s cannot be pulled.", imageOf(pod, status, waiting.Message)),
-				Why:      []string{short(pullMessage(s, pod, waiting))},
-				Do:       "Check the image's name and tag, the node's connection to the registry, and imagePullSecret if it needs one. The volumes' images:",
-				Commands: []string{fmt.Sprintf("kubectl --namespace %s get vmi %s -o jsonpath='{range .spec.volumes[*]}{.containerDisk.image}{\"\\n\"}{end}'", s.Namespace, s.Name)},
+				What: fmt.Sprintf("The image %s cannot be pulled.", imageOf(pod, status, waiting.Message)),
+				Why:  []string{short(pullMessage(s, pod, waiting))},
+				Do:   "Check the image's name and tag, the node's connection to the registry, and imagePullSecret if it needs one. The volumes' images:",
+				Commands: []string{fmt.Sprintf(
+					"kubectl --namespace %s get vmi %s -o jsonpath='{range .spec.volumes[*]}{.containerDisk.image}{\"\\n\"}{end}'",
+					s.Namespace, s.Name)},
 			})
 		}
 	}

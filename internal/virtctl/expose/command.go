@@ -183,7 +183,8 @@ func (o *options) selectPods(
 			return nil, fmt.Errorf("error fetching VirtualMachineInstance ReplicaSet: %w", err)
 		}
 		if set.Spec.Selector == nil || len(set.Spec.Selector.MatchExpressions) > 0 {
-			return nil, errors.New("cannot expose VirtualMachineInstance ReplicaSet with match expressions: the selector of a Service has only labels")
+			return nil, errors.New(
+				"cannot expose VirtualMachineInstance ReplicaSet with match expressions: the selector of a Service has only labels")
 		}
 		service.Spec.Selector = set.Spec.Selector.MatchLabels
 		own(service, set, v1.VirtualMachineInstanceReplicaSetGroupVersionKind)

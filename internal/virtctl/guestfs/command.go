@@ -66,7 +66,8 @@ virtctl guestfs myvm-disk --kvm=false --vm=myvm`),
 	flags.BoolVar(&o.kvm, "kvm", true, "Use kvm for the libguestfs-tools container.")
 	flags.BoolVar(&o.root, "root", false, "Set uid 0 for the libguestfs-tools container.")
 	flags.StringVar(&o.uid, "uid", "", "Set uid for the libguestfs-tools container. It doesn't work with root.")
-	flags.StringVar(&o.gid, "gid", "", "Set gid for the libguestfs-tools container. This works only combined when the uid is manually set.")
+	flags.StringVar(&o.gid, "gid", "",
+		"Set gid for the libguestfs-tools container. This works only combined when the uid is manually set.")
 	flags.StringVar(&o.fsGroup, "fsGroup", "", "Set the fsgroup for the libguestfs-tools container.")
 	flags.StringVar(&o.vm, "vm", "", "Provide a VM to apply its scheduling constraints to the libguestfs-tools pod.")
 	return cmd
@@ -172,7 +173,8 @@ func (s *shell) checkClaim(ctx context.Context) (block bool, err error) {
 		}
 		for _, volume := range pod.Spec.Volumes {
 			if volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == s.claim.Name {
-				return false, fmt.Errorf("PVC %s is used by another pod: %s. Stop the VM first, or exit the other shell", s.claim.Name, pod.Name)
+				return false, fmt.Errorf("PVC %s is used by another pod: %s. Stop the VM first, or exit the other shell",
+					s.claim.Name, pod.Name)
 			}
 		}
 	}
@@ -306,7 +308,8 @@ func (s *shell) executor(pod *corev1.Pod) (remotecommand.Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("attach").
+	request := clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(
+		"attach").
 		VersionedParams(&corev1.PodAttachOptions{Container: container, Stdin: true, Stdout: true, TTY: true},
 			scheme.ParameterCodec)
 	return remotecommand.NewWebSocketExecutor(config, http.MethodGet, request.URL().String())

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// progressOf returns the output for an upload of 4 MiB, which stops after some pieces of 64 KiB. Each takes the time piece.
+// progressOf returns the output for an upload of 4 MiB, which stops after some pieces of 64 KiB. Each takes the time
+// piece.
 func progressOf(terminal bool, piece time.Duration, pieces int) string {
 	const size, part = 4 << 20, 64 << 10
 	var out strings.Builder
@@ -31,7 +32,8 @@ func progressOf(terminal bool, piece time.Duration, pieces int) string {
 
 func TestProgressLines(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(progressOf(false, 10*time.Millisecond, 64)), "\n")
-	if len(lines) != 10 || lines[0] != "448.0 KiB of 4.0 MiB, 10 %, 6.2 MiB/s" || lines[9] != "4.0 MiB of 4.0 MiB, 100 %, 6.2 MiB/s" {
+	if len(lines) != 10 || lines[0] != "448.0 KiB of 4.0 MiB, 10 %, 6.2 MiB/s" ||
+		lines[9] != "4.0 MiB of 4.0 MiB, 100 %, 6.2 MiB/s" {
 		t.Errorf("a quick upload shows %d lines:\n%s", len(lines), strings.Join(lines, "\n"))
 	}
 	// A slow one shows more, and where it broke off.
@@ -55,7 +57,8 @@ func TestProgressTerminal(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 30: "10.0 GiB", 3 << 50: "3072.0 TiB"} {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 30: "10.0 GiB",
+		3 << 50: "3072.0 TiB"} {
 		if got := formatBytes(n); got != want {
 			t.Errorf("%d is %q, want %q", n, got, want)
 		}

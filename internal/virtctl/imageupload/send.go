@@ -162,7 +162,8 @@ func proxyError(err error) error {
 	}
 	var certificate *tls.CertificateVerificationError
 	if errors.As(err, &certificate) {
-		return fmt.Errorf("the certificate of the upload proxy is not trusted; use --insecure to skip its verification: %w", err)
+		return fmt.Errorf("the certificate of the upload proxy is not trusted; use --insecure to skip its verification: %w",
+			err)
 	}
 	return fmt.Errorf("the upload proxy: %w", err)
 }
@@ -233,16 +234,18 @@ func (u *upload) configuredProxy(ctx context.Context) (address, authority string
 	config := &unstructured.Unstructured{}
 	config.SetGroupVersionKind(cdi.GroupVersion.WithKind("CDIConfig"))
 	if err := u.objects.Get(ctx, client.ObjectKey{Name: configName}, config); err != nil {
-		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; specify the URL with --uploadproxy-url: %w", err)
+		return "", "", fmt.Errorf(
+			"CDI's configuration, which has the URL of the upload proxy, cannot be read; specify the URL with --uploadproxy-url: %w", err)
 	}
 	address, _, _ = unstructured.NestedString(config.Object, "spec", "uploadProxyURLOverride")
 	if address == "" {
 		address, _, _ = unstructured.NestedString(config.Object, "status", "uploadProxyURL")
 	}
 	if address == "" {
-		return "", "", errors.New("uploadproxy URL not found: CDI's configuration has none, as no Ingress or Route exposes the proxy. Forward a local port to it:\n" +
-			"    kubectl port-forward --namespace cdi service/cdi-uploadproxy 8443:443\n" +
-			"    --uploadproxy-url=https://localhost:8443 --insecure")
+		return "", "", errors.New(
+			"uploadproxy URL not found: CDI's configuration has none, as no Ingress or Route exposes the proxy. Forward a local port to it:\n" +
+				"    kubectl port-forward --namespace cdi service/cdi-uploadproxy 8443:443\n" +
+				"    --uploadproxy-url=https://localhost:8443 --insecure")
 	}
 	authority, _, _ = unstructured.NestedString(config.Object, "status", "uploadProxyCA")
 	return address, authority, nil

@@ -78,7 +78,9 @@ func (u *upload) claimOfDataVolume(
 	err := u.objects.Get(ctx, u.key(), volume)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("no DataVolume is associated with the existing PVC %s/%s: upload to the claim itself with: pvc %s", u.namespace, u.name, u.name)
+		return nil, fmt.Errorf(
+			"no DataVolume is associated with the existing PVC %s/%s: upload to the claim itself with: pvc %s", u.namespace,
+			u.name, u.name)
 	case err != nil:
 		return nil, err
 	case volume.Annotations[annUsePopulator] != "true":
@@ -88,7 +90,9 @@ func (u *upload) claimOfDataVolume(
 	}
 	name := claim.Annotations[annPrimeName]
 	if name == "" {
-		return nil, fmt.Errorf("unable to get PVC Prime name from PVC %s/%s: CDI has not processed the DataVolume yet; try again", u.namespace, u.name)
+		return nil, fmt.Errorf(
+			"unable to get PVC Prime name from PVC %s/%s: CDI has not processed the DataVolume yet; try again", u.namespace,
+			u.name)
 	}
 	prime := &corev1.PersistentVolumeClaim{}
 	if err := u.objects.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: name}, prime); err != nil {
@@ -104,7 +108,8 @@ func (u *upload) check(claim *corev1.PersistentVolumeClaim) error {
 	case claim.Annotations[annPodPhase] == string(corev1.PodSucceeded):
 		return fmt.Errorf("PVC %s already successfully imported/cloned/updated", u.name)
 	case !u.noCreate && !prepared:
-		return fmt.Errorf("PVC %s not available for upload: it was not created for one; use --no-create to overwrite it", u.name)
+		return fmt.Errorf("PVC %s not available for upload: it was not created for one; use --no-create to overwrite it",
+			u.name)
 	case u.isArchive() && claim.Annotations[cdi.ContentTypeAnnotation] != string(v1beta1.DataVolumeArchive):
 		return fmt.Errorf("PVC %s doesn't have archive contentType annotation: it needs %s=%s", u.name,
 			cdi.ContentTypeAnnotation, v1beta1.DataVolumeArchive)

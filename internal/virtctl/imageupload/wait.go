@@ -93,7 +93,8 @@ func (u *upload) ready(ctx context.Context) (bool, string, error) {
 		return false, "", errors.New(describe(volume))
 	case cdi.DataVolumeWaitForFirstConsumer, cdi.DataVolumePendingPopulation:
 		if !u.forceBind {
-			return false, "", fmt.Errorf("cannot upload to DataVolume in %s phase, make sure the PVC is Bound, or use force-bind flag", phase)
+			return false, "", fmt.Errorf(
+				"cannot upload to DataVolume in %s phase, make sure the PVC is Bound, or use force-bind flag", phase)
 		}
 	case uploadReady:
 		return true, "", nil

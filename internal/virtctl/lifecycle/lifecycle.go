@@ -143,7 +143,8 @@ type grace struct {
 }
 
 func (g *grace) addTo(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&g.force, "force", false, "Do not wait for the guest to shut down. Needs --grace-period. Data that the guest has not written to its disks may be lost.")
+	cmd.Flags().BoolVar(&g.force, "force", false,
+		"Do not wait for the guest to shut down. Needs --grace-period. Data that the guest has not written to its disks may be lost.")
 	cmd.Flags().Int64Var(&g.period, "grace-period", -1, "Seconds that the guest has to shut down. Needs --force.")
 }
 

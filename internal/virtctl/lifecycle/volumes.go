@@ -73,7 +73,8 @@ virtctl addvolume myvm --volume-name=data --disk-type=lun`),
 	flags := cmd.Flags()
 	flags.StringVar(&p.volume, "volume-name", "",
 		"Name of the DataVolume or PersistentVolumeClaim. It is also the name of the disk.")
-	flags.StringVar(&p.serial, "serial", "", "Serial number of the disk. Default: the name of the volume, of which at most 36 characters fit on a SCSI disk.")
+	flags.StringVar(&p.serial, "serial", "",
+		"Serial number of the disk. Default: the name of the volume, of which at most 36 characters fit on a SCSI disk.")
 	flags.StringVar(&p.cache, "cache", "", "Cache mode of the disk: none, writethrough or writeback.")
 	flags.StringVar(&p.kind, "disk-type", typeDisk, "Type of the disk: disk or lun.")
 	flags.StringVar(&p.bus, "bus", string(diskbus.Plugged), "Bus of the disk: scsi or virtio. That of a lun is scsi.")
@@ -158,7 +159,8 @@ func findSource(ctx context.Context, objects client.Client, key client.ObjectKey
 	}
 	err = objects.Get(ctx, key, &corev1.PersistentVolumeClaim{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("error adding volume: volume %s is %w: create it, or name another one with --volume-name", key.Name, errNoVolume)
+		return nil, fmt.Errorf("error adding volume: volume %s is %w: create it, or name another one with --volume-name",
+			key.Name, errNoVolume)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("error adding volume: the PersistentVolumeClaim %s cannot be read: %w", key.Name, err)

@@ -106,7 +106,8 @@ func ParseTarget(target, namespace string) (subresources.Object, error) {
 		parts = []string{"vmi", target}
 	}
 	if len(parts) > 3 {
-		return subresources.Object{}, fmt.Errorf("target %q has more than two '/': it is type/name or type/name/namespace", target)
+		return subresources.Object{},
+			fmt.Errorf("target %q has more than two '/': it is type/name or type/name/namespace", target)
 	}
 	resource, err := cli.Resource(parts[0])
 	if err != nil {
@@ -141,7 +142,8 @@ func parsePorts(arguments []string) ([]port, error) {
 	for _, argument := range arguments {
 		p, err := parsePort(argument)
 		if err != nil {
-			return nil, fmt.Errorf("port %q: %w; it is [protocol/]localPort[:targetPort], such as 8080, 8080:80 or udp/5353:53", argument, err)
+			return nil, fmt.Errorf("port %q: %w; it is [protocol/]localPort[:targetPort], such as 8080, 8080:80 or udp/5353:53",
+				argument, err)
 		}
 		ports = append(ports, p)
 	}

@@ -66,7 +66,8 @@ func (e *export) server(ctx context.Context, vmExport *exportv1.VirtualMachineEx
 		s.links = vmExport.Status.Links.Internal
 	}
 	if s.links == nil {
-		return nil, fmt.Errorf("VirtualMachineExport '%s' has no external links: the cluster has no Ingress or Route to virt-exportproxy; use --port-forward", e.key)
+		return nil, fmt.Errorf(
+			"VirtualMachineExport '%s' has no external links: the cluster has no Ingress or Route to virt-exportproxy; use --port-forward", e.key)
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: e.insecure} //nolint:gosec // only if the user requests it
 	if roots := x509.NewCertPool(); roots.AppendCertsFromPEM([]byte(s.links.Cert)) {

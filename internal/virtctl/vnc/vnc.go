@@ -178,7 +178,8 @@ func (o *options) serveWeb(ctx context.Context, c *cli.CLI, s *screen) error {
 	}
 	return server.Run(ctx, o.port, func(url string) {
 		_, _ = fmt.Fprintf(c.Out, "%s\n", url)
-		_, _ = fmt.Fprintln(c.ErrOut, "Open this address in a local browser. Anyone who knows it controls the guest. Press Ctrl+C to quit.")
+		_, _ = fmt.Fprintln(c.ErrOut,
+			"Open this address in a local browser. Anyone who knows it controls the guest. Press Ctrl+C to quit.")
 	})
 }
 

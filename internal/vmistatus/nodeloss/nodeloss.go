@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package nodeloss decides what a Node whose agent does not respond means for its guests, and has the commands with which an
-// administrator takes the Node out of service. docs/adr/0031-a-lost-node.md has the reasons.
+// Package nodeloss decides what a Node whose agent does not respond means for its guests, and has the commands with
+// which an administrator takes the Node out of service. docs/adr/0031-a-lost-node.md has the reasons.
 package nodeloss
 
 import (
@@ -25,8 +25,8 @@ const (
 	Fenced
 )
 
-// Judge returns the verdict about a Node whose agent is silent. As in Kubernetes, which releases the Pods and volumes of such a
-// Node, the taint counts with any value and effect, but only while the kubelet does not respond.
+// Judge returns the verdict about a Node whose agent is silent. As in Kubernetes, which releases the Pods and volumes
+// of such a Node, the taint counts with any value and effect, but only while the kubelet does not respond.
 func Judge(node *corev1.Node) Verdict {
 	switch {
 	case Responds(node):
@@ -38,8 +38,8 @@ func Judge(node *corev1.Node) Verdict {
 	}
 }
 
-// Responds reports whether the kubelet responds. The node lifecycle controller sets the condition to Unknown when it does
-// not.
+// Responds reports whether the kubelet responds. The node lifecycle controller sets the condition to Unknown when it
+// does not.
 func Responds(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -48,11 +48,12 @@ func Responds(node *corev1.Node) bool {
 
 // OutOfService reports whether an administrator or a fencing agent declared the Node out of service.
 func OutOfService(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+	return slices.ContainsFunc(node.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// TaintCommand returns the command that declares a node out of service. Its guests then count as ended once their Pods are
-// deleted.
+// TaintCommand returns the command that declares a node out of service. Its guests then count as ended once their Pods
+// are deleted.
 func TaintCommand(node string) string {
 	return fmt.Sprintf("kubectl taint nodes %s %s=nodeshutdown:NoExecute", node, corev1.TaintNodeOutOfService)
 }

@@ -10,7 +10,8 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	outOfService := corev1.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
+	outOfService := corev1.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown",
+		Effect: corev1.TaintEffectNoExecute}
 	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}
 	for _, c := range []struct {
 		name   string
@@ -30,7 +31,8 @@ func TestJudge(t *testing.T) {
 			node := &corev1.Node{Spec: corev1.NodeSpec{Taints: c.taints}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}}
 			if c.ready != "" {
-				node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: c.ready})
+				node.Status.Conditions = append(node.Status.Conditions,
+					corev1.NodeCondition{Type: corev1.NodeReady, Status: c.ready})
 			}
 			if got := Judge(node); got != c.want {
 				t.Errorf("got %d, want %d", got, c.want)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package server serves the webhooks. Every Pod of the cluster can connect to it, and the API server presents no certificate: so only
-// requests with a secret path reach a webhook (docs/adr/0098), and what clients can make it keep in memory is limited.
+// Package server serves the webhooks. Every Pod of the cluster can connect to it, and the API server presents no
+// certificate: so only requests with a secret path reach a webhook (docs/adr/0098), and what clients can make it keep
+// in memory is limited.
 package server
 
 import (
@@ -24,11 +25,13 @@ import (
 )
 
 const (
-	// maxConnections limits the open connections. An API server opens one for each request that it sends at a time, and keeps 25.
+	// maxConnections limits the open connections. An API server opens one for each request that it sends at a time, and
+	// keeps 25.
 	maxConnections = 1024
 	// maxProtected is how many requests in service keep their connections when there are too many.
 	maxProtected = maxConnections * 3 / 4
-	// readTimeout bounds how long a request may take to arrive. The API server waits at most as long for the response of a webhook.
+	// readTimeout bounds how long a request may take to arrive. The API server waits at most as long for the response of a
+	// webhook.
 	readTimeout = 30 * time.Second
 	// headerTimeout bounds the handshake, and how long the headers of a request may take to arrive.
 	headerTimeout = 10 * time.Second
@@ -52,16 +55,16 @@ type Options struct {
 	Webhook func(path string) (name string, ok bool)
 }
 
-// Server is a manager's server of webhooks. The webhook of a name is registered with the path /name, and served at the paths for which
-// Options.Webhook returns the name.
+// Server is a manager's server of webhooks. The webhook of a name is registered with the path /name, and served at the
+// paths for which Options.Webhook returns the name.
 type Server struct {
 	webhook.Server // registers webhooks and measures them
 	options        Options
 	started        atomic.Bool
 }
 
-// New returns a server that does not listen yet. It replaces the server of controller-runtime, which has no limits of connections, of
-// memory and of the time for a request.
+// New returns a server that does not listen yet. It replaces the server of controller-runtime, which has no limits of
+// connections, of memory and of the time for a request.
 func New(o Options) *Server {
 	return &Server{Server: webhook.NewServer(webhook.Options{WebhookMux: http.NewServeMux()}), options: o}
 }
@@ -99,8 +102,8 @@ func (s *Server) StartedChecker() healthz.Checker {
 
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler: handler, ReadTimeout: readTimeout, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ConnContext: limits.ConnContext,
+		Handler: handler, ReadTimeout: readTimeout, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnContext: limits.ConnContext,
 	}
 }
 
@@ -121,7 +124,8 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// refuse responds to a request and closes the connection: otherwise the body, which nothing has read, would be read first.
+// refuse responds to a request and closes the connection: otherwise the body, which nothing has read, would be read
+// first.
 func refuse(w http.ResponseWriter, code int) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, http.StatusText(code), code)
@@ -130,18 +134,19 @@ func refuse(w http.ResponseWriter, code int) {
 const (
 	// maxBodies limits the bodies of the requests in flight, in bytes. Most are smaller than 100 KiB.
 	maxBodies = 128 << 20
-	// maxBody limits one body. It is controller-runtime's limit: two objects of the greatest size that the API server accepts.
+	// maxBody limits one body. It is controller-runtime's limit: two objects of the greatest size that the API server
+	// accepts.
 	maxBody = 7 << 20
 )
 
-// bodies limits the memory for bodies. The tenants of its shares are clients, by their addresses, so one that sends bodies without an end
-// does not keep out the others.
+// bodies limits the memory for bodies. The tenants of its shares are clients, by their addresses, so one that sends
+// bodies without an end does not keep out the others.
 type bodies struct{ shares *limits.Shares }
 
 func newBodies(size int64) *bodies { return &bodies{limits.NewShares(size, 0)} }
 
-// limit returns a handler that refuses requests whose bodies are beyond the limit. The API server repeats such a request, because the
-// response has a Retry-After.
+// limit returns a handler that refuses requests whose bodies are beyond the limit. The API server repeats such a
+// request, because the response has a Retry-After.
 func (b *bodies) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		size := r.ContentLength

@@ -56,7 +56,8 @@ func dial(t *testing.T, from, to string) net.Conn {
 }
 
 func post(path string, length int) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, length)
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path,
+		length)
 }
 
 // answer reads a response and returns its code, and whether the connection is closed after it.
@@ -94,11 +95,13 @@ func TestUnknownPathsAreRefusedBeforeTheBody(t *testing.T) {
 	}
 }
 
-// Clients that send large bodies and do not end them, and that know the path, neither use up the memory nor keep out others.
+// Clients that send large bodies and do not end them, and that know the path, neither use up the memory nor keep out
+// others.
 func TestUnfinishedBodiesAreLimited(t *testing.T) {
-	address := serve(t, &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
-		return admission.Allowed("")
-	})}, time.Hour)
+	address := serve(t, &admission.Webhook{Handler: admission.HandlerFunc(
+		func(context.Context, admission.Request) admission.Response {
+			return admission.Allowed("")
+		})}, time.Hour)
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -174,7 +177,8 @@ func TestStart(t *testing.T) {
 		Address: address, Webhook: func(p string) (string, bool) { return "hook", p == path },
 		TLS: []func(*tls.Config){func(config *tls.Config) { config.Certificates = []tls.Certificate{pair} }},
 	})
-	s.Register("/hook", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	s.Register("/hook", http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
 	if err := s.StartedChecker()(nil); err == nil {
 		t.Error("it has started before Start")
 	}
@@ -188,7 +192,8 @@ func TestStart(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		ForceAttemptHTTP2: true}}
 	response, err := client.Get("https://" + address + path)
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ import (
 	"github.com/vireo-project/vireo/internal/quantity"
 )
 
-// kinds are the types that a decoder may choose for an object, by the name of its kind: the decoder follows the kind that an object says it
-// has, and not the one that a webhook expects.
+// kinds are the types that a decoder may choose for an object, by the name of its kind: the decoder follows the kind
+// that an object says it has, and not the one that a webhook expects.
 type kinds map[string]sets.Set[reflect.Type]
 
 func newKinds(scheme *runtime.Scheme) kinds {
@@ -32,8 +32,8 @@ func newKinds(scheme *runtime.Scheme) kinds {
 	return all
 }
 
-// bounded rejects objects with quantities that take hours to decode. The schemas reject them too, but the API server validates an object
-// after it has called mutating webhooks, and no schema applies to what others send.
+// bounded rejects objects with quantities that take hours to decode. The schemas reject them too, but the API server
+// validates an object after it has called mutating webhooks, and no schema applies to what others send.
 func (k kinds) bounded(next admission.Handler) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, request admission.Request) admission.Response {
 		for _, object := range []runtime.RawExtension{request.Object, request.OldObject} {

@@ -33,8 +33,8 @@ func allHooks(t *testing.T) map[string]http.Handler {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, poolv1.AddToScheme, snapshotv1beta1.AddToScheme, clonev1beta1.AddToScheme,
-		exportv1.AddToScheme, backupv1alpha1.AddToScheme, migrationsv1alpha1.AddToScheme,
+		clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme, poolv1.AddToScheme, snapshotv1beta1.AddToScheme,
+		clonev1beta1.AddToScheme, exportv1.AddToScheme, backupv1alpha1.AddToScheme, migrationsv1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -44,7 +44,9 @@ func allHooks(t *testing.T) map[string]http.Handler {
 }
 
 // review returns the response of a webhook.
-func review(t *testing.T, hook http.Handler, operation admissionv1.Operation, object, old string) *admissionv1.AdmissionResponse {
+func review(
+	t *testing.T, hook http.Handler, operation admissionv1.Operation, object, old string,
+) *admissionv1.AdmissionResponse {
 	t.Helper()
 	body := fmt.Sprintf(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":%q,"object":%s,"oldObject":%s}}`,
 		operation, object, old)
@@ -59,8 +61,8 @@ func review(t *testing.T, hook http.Handler, operation admissionv1.Operation, ob
 	return answer.Response
 }
 
-// An object whose quantity takes hours to decode is refused, also one of a kind that the webhook does not expect: a decoder decodes it
-// before it compares the kind. If it were decoded, this test would not end.
+// An object whose quantity takes hours to decode is refused, also one of a kind that the webhook does not expect: a
+// decoder decodes it before it compares the kind. If it were decoded, this test would not end.
 func TestNoWebhookDecodesHugeQuantities(t *testing.T) {
 	const none, huge = `null`, `"1e-1000000000"`
 	objects := []string{
@@ -76,7 +78,8 @@ func TestNoWebhookDecodesHugeQuantities(t *testing.T) {
 	for name, hook := range allHooks(t) {
 		for _, object := range objects {
 			for _, response := range []*admissionv1.AdmissionResponse{
-				review(t, hook, admissionv1.Create, object, none), review(t, hook, admissionv1.Update, object, object), review(t, hook, admissionv1.Delete, none, object),
+				review(t, hook, admissionv1.Create, object, none), review(t, hook, admissionv1.Update, object, object),
+				review(t, hook, admissionv1.Delete, none, object),
 				review(t, hook, admissionv1.Update, `{"apiVersion":"policy/v1","kind":"Eviction"}`, object),
 			} {
 				if response.Allowed || response.Result.Code != http.StatusBadRequest {
@@ -90,7 +93,8 @@ func TestNoWebhookDecodesHugeQuantities(t *testing.T) {
 // The configurations of config/webhook and the webhooks that are registered are the same.
 func TestEveryWebhookIsRegistered(t *testing.T) {
 	registered := allHooks(t)
-	installed, err := apiserver.Webhooks(filepath.Join("..", "..", "..", "config", "webhook", "manifests.yaml"), func(name string) string { return name })
+	installed, err := apiserver.Webhooks(filepath.Join("..", "..", "..", "config", "webhook", "manifests.yaml"),
+		func(name string) string { return name })
 	if err != nil {
 		t.Fatal(err)
 	}

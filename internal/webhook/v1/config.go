@@ -28,8 +28,8 @@ const (
 	gateVSOCK           = "VSOCK"
 )
 
-// ConfigSource provides the current configuration. Admission reads it for each request, so that a change of the KubeVirt object takes
-// effect at once. clusterconfig.Store implements it.
+// ConfigSource provides the current configuration. Admission reads it for each request, so that a change of the
+// KubeVirt object takes effect at once. clusterconfig.Store implements it.
 type ConfigSource interface {
 	Current() clusterconfig.Config
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// firmwareNamespace is the UUID namespace in which KubeVirt derives the firmware UUID of a VM from its name. With the same namespace, a
-// guest from KubeVirt keeps the UUID to which its licenses are bound.
+// firmwareNamespace is the UUID namespace in which KubeVirt derives the firmware UUID of a VM from its name. With the
+// same namespace, a guest from KubeVirt keeps the UUID to which its licenses are bound.
 var firmwareNamespace = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 
-// setDefaults sets the defaults of a VMI. The order matters: the architecture determines the machine type and the buses, and volumes get
-// disks before disks get buses.
+// setDefaults sets the defaults of a VMI. The order matters: the architecture determines the machine type and the
+// buses, and volumes get disks before disks get buses.
 func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	spec := &vmi.Spec
 	defaultPlatform(spec, config)
@@ -161,7 +161,8 @@ func defaultImages(spec *v1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// pullPolicy returns the default of Kubernetes: Always for the tag latest, which may move, and IfNotPresent for other images.
+// pullPolicy returns the default of Kubernetes: Always for the tag latest, which may move, and IfNotPresent for other
+// images.
 func pullPolicy(image string) corev1.PullPolicy {
 	if strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent

@@ -150,8 +150,8 @@ func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
 // nestedVirtualization is the CPU feature with which a guest can itself run guests. EVMCS needs it.
 const nestedVirtualization = "vmx"
 
-// requireCPUFeature sets the policy of a feature to "require". As in KubeVirt, it replaces any other policy, with which the guest would not
-// start.
+// requireCPUFeature sets the policy of a feature to "require". As in KubeVirt, it replaces any other policy, with which
+// the guest would not start.
 func requireCPUFeature(cpu *v1.CPU, name string) {
 	for i := range cpu.Features {
 		if cpu.Features[i].Name == name {
@@ -189,7 +189,8 @@ func defaultHyperv(h *v1.FeatureHyperv) {
 	defaultHypervDependencies(h)
 }
 
-// defaultHypervDependencies enables the enlightenments on which others depend. It does not change those that the spec disables.
+// defaultHypervDependencies enables the enlightenments on which others depend. It does not change those that the spec
+// disables.
 func defaultHypervDependencies(h *v1.FeatureHyperv) {
 	isEnabled := func(state *v1.FeatureState) bool { return state != nil && *state.Enabled }
 	enableUnset := func(state **v1.FeatureState) {

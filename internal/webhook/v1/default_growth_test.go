@@ -17,8 +17,9 @@ import (
 func ofVM(spec *v1.VirtualMachineInstanceSpec) *v1.VirtualMachineInstance {
 	vm := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: types.UID("1")}}
 	return &v1.VirtualMachineInstance{
-		ObjectMeta: metav1.ObjectMeta{Name: "vm", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}},
-		Spec:       *spec.DeepCopy(),
+		ObjectMeta: metav1.ObjectMeta{Name: "vm",
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}},
+		Spec: *spec.DeepCopy(),
 	}
 }
 

@@ -34,14 +34,16 @@ func defaulted(change func(*clusterconfig.Config), options ...specOption) *v1.Vi
 	return &vmi.Spec
 }
 
-// A user determines how many volumes an object has that no schema and no rule has limited yet. A time that grows with the square of their
-// number would be minutes.
+// A user determines how many volumes an object has that no schema and no rule has limited yet. A time that grows with
+// the square of their number would be minutes.
 func TestDefaultsOfManyVolumes(t *testing.T) {
 	const volumes = 100_000
 	begin := time.Now()
 	spec := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) {
 		for i := range volumes {
-			s.Volumes = append(s.Volumes, v1.Volume{Name: strconv.Itoa(i), VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Hotpluggable: true}}})
+			s.Volumes = append(s.Volumes,
+				v1.Volume{Name: strconv.Itoa(i),
+					VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Hotpluggable: true}}})
 		}
 	})
 	if elapsed := time.Since(begin); elapsed > 10*time.Second {
@@ -66,7 +68,8 @@ func TestDefaultsOfAnEmptyVMI(t *testing.T) {
 				InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
 			}}},
 		},
-		Networks:                      []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}},
+		Networks: []v1.Network{{Name: "default",
+			NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}},
 		EvictionStrategy:              ptr.To(v1.EvictionStrategyNone),
 		TerminationGracePeriodSeconds: ptr.To(int64(30)),
 	}
@@ -92,7 +95,8 @@ func TestDefaultsFromTheConfiguration(t *testing.T) {
 		c.Network.DefaultInterface = clusterconfig.InterfaceMasquerade
 		c.EvictionStrategy = v1.EvictionStrategyLiveMigrate
 		c.CPUModel = "cortex-a72"
-	}, withVolume("root", *containerDisk()), withDisk(v1.Disk{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, nil))
+	}, withVolume("root", *containerDisk()),
+		withDisk(v1.Disk{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, nil))
 	if got.Domain.Machine.Type != "virt" || got.Domain.CPU.Model != "cortex-a72" {
 		t.Errorf("machine %q, CPU model %q", got.Domain.Machine.Type, got.Domain.CPU.Model)
 	}
@@ -129,7 +133,10 @@ func TestDefaultsKeepValuesOfTheSpec(t *testing.T) {
 }
 
 func TestDefaultNetworkIsLeftOutOnRequest(t *testing.T) {
-	got := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachPodInterface = ptr.To(false) })
+	got := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) {
+		s.Domain.Devices.AutoattachPodInterface = ptr.To(
+			false)
+	})
 	if len(got.Networks)+len(got.Domain.Devices.Interfaces) != 0 {
 		t.Errorf("networks %v, interfaces %v", got.Networks, got.Domain.Devices.Interfaces)
 	}
@@ -264,7 +271,8 @@ func TestDefaultOptions(t *testing.T) {
 	}
 	config.AlignCPUs = true
 	for _, isolated := range []bool{true, false} {
-		vmi := newVMI("dedicated", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.CPU = &v1.CPU{IsolateEmulatorThread: isolated} })
+		vmi := newVMI("dedicated",
+			func(s *v1.VirtualMachineInstanceSpec) { s.Domain.CPU = &v1.CPU{IsolateEmulatorThread: isolated} })
 		setDefaults(vmi, config)
 		if _, even := vmi.Annotations[v1.EmulatorThreadCompleteToEvenParity]; even != isolated {
 			t.Errorf("isolateEmulatorThread %t: CPUs are made even: %t", isolated, even)

@@ -79,7 +79,8 @@ var _ = Describe("a new VMI", func() {
 		Expect(got.ResourceVersion).To(Equal(vmi.ResourceVersion))
 
 		list := &v1.VirtualMachineInstanceList{}
-		Expect(k8s.List(ctx, list, client.InNamespace("default"), client.MatchingFields{"status.phase": "Pending"})).To(Succeed())
+		Expect(k8s.List(ctx, list, client.InNamespace("default"), client.MatchingFields{"status.phase": "Pending"})).
+			To(Succeed())
 		Expect(list.Items).To(HaveLen(1))
 	})
 
@@ -142,10 +143,13 @@ var _ = Describe("a new VMI", func() {
 	})
 
 	It("has disks and volumes of which our controllers can change only what can be plugged", func() {
-		vmi := create(newVMI("plugs", withDisk(v1.Disk{Name: "root", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}}, containerDisk())))
+		vmi := create(newVMI("plugs",
+			withDisk(v1.Disk{Name: "root", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}},
+				containerDisk())))
 		changed := vmi.DeepCopy()
 		changed.Spec.Volumes, changed.Spec.Domain.Devices.Disks = nil, nil
-		Expect(controller.Patch(ctx, changed, client.MergeFrom(vmi))).To(MatchError(ContainSubstring("Number of permanent volumes has changed")))
+		Expect(controller.Patch(ctx, changed, client.MergeFrom(vmi))).
+			To(MatchError(ContainSubstring("Number of permanent volumes has changed")))
 		plugged := vmi.DeepCopy()
 		plugged.Spec.Volumes = append(plugged.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{
 			DataVolume: &v1.DataVolumeSource{Name: "data", Hotpluggable: true},
@@ -272,7 +276,8 @@ var _ = Describe("KubeVirt", Ordered, func() {
 		kv := newKubeVirt("bad")
 		kv.Spec.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("much")
 		kv.Spec.Configuration.CPURequest = quantityOf("-1")
-		expectInvalid(k8s.Create(ctx, kv), "spec.configuration.additionalGuestMemoryOverheadRatio", "spec.configuration.cpuRequest")
+		expectInvalid(k8s.Create(ctx, kv), "spec.configuration.additionalGuestMemoryOverheadRatio",
+			"spec.configuration.cpuRequest")
 	})
 
 	It("exists at most once", func() {
@@ -387,11 +392,14 @@ var _ = Describe("instance types and preferences", func() {
 			}
 			expectInvalid(k8s.Create(ctx, object), path)
 		}
-		vmi := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"domain": map[string]any{"devices": map[string]any{}, "memory": guest}}}}
+		vmi := &unstructured.Unstructured{
+			Object: map[string]any{"spec": map[string]any{"domain": map[string]any{"devices": map[string]any{},
+				"memory": guest}}}}
 		vmi.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachineInstance"))
 		vmi.SetNamespace(ns)
 		vmi.SetName("endless")
-		Expect(k8s.Create(ctx, vmi)).To(MatchError(ContainSubstring("spec.domain.memory.guest: the exponent may have at most 2 digits")))
+		Expect(k8s.Create(ctx, vmi)).To(
+			MatchError(ContainSubstring("spec.domain.memory.guest: the exponent may have at most 2 digits")))
 	})
 
 	It("are applied before a VM is validated, once they exist", func() {
@@ -406,7 +414,9 @@ var _ = Describe("instance types and preferences", func() {
 		// The webhook reads from a cache.
 		Eventually(func() error {
 			return k8s.Create(ctx, vm.DeepCopy(), client.DryRunAll)
-		}).WithTimeout(waitLimit).Should(MatchError(ContainSubstring("VM field(s) spec.template.spec.domain.cpu.sockets conflicts with selected instance type")))
+		}).WithTimeout(waitLimit).Should(
+			MatchError(ContainSubstring(
+				"VM field(s) spec.template.spec.domain.cpu.sockets conflicts with selected instance type")))
 	})
 
 	It("are referred to by a name or a volume", func() {

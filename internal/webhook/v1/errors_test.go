@@ -29,7 +29,8 @@ func TestResponsesListALimitedNumberOfErrors(t *testing.T) {
 	vm := newVM("vm", withManyErrors)
 	set := &v1.VirtualMachineInstanceReplicaSet{Spec: v1.VirtualMachineInstanceReplicaSetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
-		Template: &v1.VirtualMachineInstanceTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: vm.Spec.Template.Spec},
+		Template: &v1.VirtualMachineInstanceTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
+			Spec: vm.Spec.Template.Spec},
 	}}
 	for what, validate := range map[string]func() error{
 		"VM": func() error { _, err := (&vmValidator{config: config}).ValidateCreate(t.Context(), vm); return err },
@@ -57,7 +58,8 @@ func TestResponsesListALimitedNumberOfErrors(t *testing.T) {
 
 func TestLimitedNumberOfWarningsAboutATemplate(t *testing.T) {
 	template := &v1.VirtualMachineInstanceTemplateSpec{Spec: *newSpec(withManyErrors)}
-	if warnings := errorsOfTemplate(nil, "ns", "vm", template, clusterconfig.Default()); len(warnings) != specsupport.MaxErrors {
+	if warnings := errorsOfTemplate(nil, "ns", "vm", template,
+		clusterconfig.Default()); len(warnings) != specsupport.MaxErrors {
 		t.Errorf("%d warnings", len(warnings))
 	}
 }

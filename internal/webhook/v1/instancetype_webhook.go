@@ -32,8 +32,8 @@ func instancetypeHooks(scheme *runtime.Scheme) map[string]*admission.Webhook {
 	}
 }
 
-// instancetypeValidator validates instance types or preferences of a kind. The rules do not depend on the VMs that refer to them, because
-// these have copies.
+// instancetypeValidator validates instance types or preferences of a kind. The rules do not depend on the VMs that
+// refer to them, because these have copies.
 type instancetypeValidator[T client.Object] struct {
 	deletable[T]
 }

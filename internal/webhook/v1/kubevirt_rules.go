@@ -40,7 +40,8 @@ func validatePlacement(p *field.Path, component *v1.ComponentConfig) field.Error
 	}
 	c := &check{path: p, spec: &v1.VirtualMachineInstanceSpec{Affinity: component.NodePlacement.Affinity}}
 	checkAffinity(c)
-	errs := slices.Concat(c.errs, metav1validation.ValidateLabels(component.NodePlacement.NodeSelector, p.Child("nodeSelector")))
+	errs := slices.Concat(c.errs,
+		metav1validation.ValidateLabels(component.NodePlacement.NodeSelector, p.Child("nodeSelector")))
 	for i := range component.NodePlacement.Tolerations {
 		errs = append(errs, validateToleration(p.Child("tolerations"), i, &component.NodePlacement.Tolerations[i])...)
 	}
@@ -50,11 +51,13 @@ func validatePlacement(p *field.Path, component *v1.ComponentConfig) field.Error
 // Values that Kubernetes permits in tolerations.
 var (
 	tolerationOperators = []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}
-	taintEffects        = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+	taintEffects        = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
+		corev1.TaintEffectNoExecute}
 )
 
-// validateToleration applies Kubernetes' rules to the i-th toleration of the list at p. Pods with an invalid one could not be created.
-// The messages are those of Kubernetes (pkg/apis/core/validation), but KubeVirt's for the operator, which its CRD checks.
+// validateToleration applies Kubernetes' rules to the i-th toleration of the list at p. Pods with an invalid one could
+// not be created. The messages are those of Kubernetes (pkg/apis/core/validation), but KubeVirt's for the operator,
+// which its CRD checks.
 func validateToleration(p *field.Path, i int, t *corev1.Toleration) field.ErrorList {
 	var errs field.ErrorList
 	at := p.Index(i)
@@ -90,7 +93,8 @@ func validatePatches(p *field.Path, patches []v1.CustomizeComponentsPatch) field
 	var errs field.ErrorList
 	for i := range patches {
 		if patch := patches[i].Patch; !json.Valid([]byte(patch)) {
-			errs = append(errs, field.Invalid(p.Index(i).Child("patch"), patch, fmt.Sprintf("patch %q is not valid JSON", patch)))
+			errs = append(errs, field.Invalid(p.Index(i).Child("patch"), patch,
+				fmt.Sprintf("patch %q is not valid JSON", patch)))
 		}
 	}
 	return errs
@@ -99,7 +103,8 @@ func validatePatches(p *field.Path, patches []v1.CustomizeComponentsPatch) field
 func validateSelectors(p *field.Path, c *v1.KubeVirtConfiguration) field.ErrorList {
 	var errs field.ErrorList
 	selector := func(at *field.Path, s *metav1.LabelSelector) {
-		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, at)...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{},
+			at)...)
 	}
 	if s := c.ChangedBlockTrackingLabelSelectors; s != nil {
 		at := p.Child("changedBlockTrackingLabelSelectors")
@@ -117,13 +122,16 @@ func kubeVirtWarnings(p *field.Path, spec *v1.KubeVirtSpec) []string {
 	warnings := specsupport.Warnings(specsupport.UnimplementedInKubeVirt(p, spec))
 	warnings = append(warnings, unknownStrategy(p, spec.UninstallStrategy)...)
 	configuration := p.Child("configuration")
-	warnings = append(warnings, warnGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
-	warnings = append(warnings, warnRenewal(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
+	warnings = append(warnings,
+		warnGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
+	warnings = append(warnings,
+		warnRenewal(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
 	warnings = append(warnings, warnDeprecated(configuration, &spec.Configuration)...)
 	return append(warnings, warnMachines(configuration, &spec.Configuration)...)
 }
 
-// unknownStrategy warns about unknown uninstall strategies. KubeVirt accepts any text, and treats an unknown one as RemoveWorkloads.
+// unknownStrategy warns about unknown uninstall strategies. KubeVirt accepts any text, and treats an unknown one as
+// RemoveWorkloads.
 func unknownStrategy(p *field.Path, strategy v1.KubeVirtUninstallStrategy) []string {
 	switch strategy {
 	case "", v1.KubeVirtUninstallStrategyRemoveWorkloads, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist:
@@ -147,7 +155,8 @@ func warnGates(p *field.Path, developer *v1.DeveloperConfiguration) []string {
 	}
 	for i, gate := range developer.DisabledFeatureGates {
 		if end := aboutGate(gate, false); end != "" {
-			warnings = append(warnings, fmt.Sprintf("%s: feature gate %s %s", p.Child("disabledFeatureGates").Index(i), gate, end))
+			warnings = append(warnings,
+				fmt.Sprintf("%s: feature gate %s %s", p.Child("disabledFeatureGates").Index(i), gate, end))
 		}
 	}
 	return warnings
@@ -188,8 +197,9 @@ func warnRenewal(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) []string {
 			continue
 		}
 		if r := c.RenewBefore.Duration; r <= 0 || c.Duration != nil && r == c.Duration.Duration {
-			warnings = append(warnings, fmt.Sprintf("%s: a certificate cannot be renewed %s before its end: a fifth of its duration is used instead",
-				p.Child(name, "renewBefore"), r))
+			warnings = append(warnings,
+				fmt.Sprintf("%s: a certificate cannot be renewed %s before its end: a fifth of its duration is used instead",
+					p.Child(name, "renewBefore"), r))
 		}
 	}
 	slices.Sort(warnings)
@@ -220,7 +230,8 @@ func warnDeprecated(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 		}
 		for i := range devices.NodeMediatedDeviceTypes {
 			if devices.NodeMediatedDeviceTypes[i].MediatedDevicesTypes != nil {
-				warnings = append(warnings, fmt.Sprintf(format, at.Child("nodeMediatedDeviceTypes").Index(i).Child("mediatedDevicesTypes")))
+				warnings = append(warnings,
+					fmt.Sprintf(format, at.Child("nodeMediatedDeviceTypes").Index(i).Child("mediatedDevicesTypes")))
 			}
 		}
 	}
@@ -233,13 +244,15 @@ func warnMachines(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 	warn := func(at *field.Path, patterns []string) {
 		for i, pattern := range patterns {
 			if _, err := path.Match(pattern, ""); err != nil {
-				warnings = append(warnings, fmt.Sprintf("%s: %q is not a valid pattern and allows no machine: %v", at.Index(i), pattern, err))
+				warnings = append(warnings,
+					fmt.Sprintf("%s: %q is not a valid pattern and allows no machine: %v", at.Index(i), pattern, err))
 			}
 		}
 	}
 	warn(p.Child("emulatedMachines"), c.EmulatedMachines)
 	if a := c.ArchitectureConfiguration; a != nil {
-		for name, arch := range map[string]*v1.ArchSpecificConfiguration{"amd64": a.Amd64, "arm64": a.Arm64, "s390x": a.S390x} {
+		for name, arch := range map[string]*v1.ArchSpecificConfiguration{"amd64": a.Amd64, "arm64": a.Arm64,
+			"s390x": a.S390x} {
 			if arch != nil {
 				warn(p.Child("architectureConfiguration", name, "emulatedMachines"), arch.EmulatedMachines)
 			}

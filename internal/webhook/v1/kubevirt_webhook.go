@@ -68,12 +68,13 @@ func checkMigrations(before, after *v1.KubeVirtConfiguration) field.ErrorList {
 	if d := after.DeveloperConfiguration; d != nil {
 		gates = clusterconfig.NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
 	}
-	return checkDowntime(field.NewPath("spec", "configuration", "migrations", "maxDowntimeMs"), downtime(before), downtime(after),
+	return checkDowntime(field.NewPath("spec", "configuration", "migrations", "maxDowntimeMs"), downtime(before),
+		downtime(after),
 		gates.IsEnabled(clusterconfig.GateStallDetection))
 }
 
-// ValidateDelete implements admission.Validator. It denies the deletion while there are workloads, if the uninstall strategy requires that.
-// The reconciler does the same for workloads that are created after the deletion.
+// ValidateDelete implements admission.Validator. It denies the deletion while there are workloads, if the uninstall
+// strategy requires that. The reconciler does the same for workloads that are created after the deletion.
 func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
 	if kv.Spec.UninstallStrategy != v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist ||
 		kv.Status.Phase == v1.KubeVirtPhaseDeleted {
@@ -93,22 +94,24 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 	case len(vms.Items) > 0:
 		present = fmt.Sprintf("Virtual Machines present, such as %s", client.ObjectKeyFromObject(&vms.Items[0]))
 	case len(sets.Items) > 0:
-		present = fmt.Sprintf("Virtual Machine Instance Replica Sets present, such as %s", client.ObjectKeyFromObject(&sets.Items[0]))
+		present = fmt.Sprintf("Virtual Machine Instance Replica Sets present, such as %s",
+			client.ObjectKeyFromObject(&sets.Items[0]))
 	case len(pools.Items) > 0:
 		present = fmt.Sprintf("Virtual Machine Pools present, such as %s", client.ObjectKeyFromObject(&pools.Items[0]))
 	default:
 		return nil, nil
 	}
-	return nil, forbiddenKubeVirt(kv, fmt.Errorf("rejecting the uninstall request, since there are still %s. Either delete "+
-		"all KubeVirt related workloads or change the uninstall strategy before uninstalling KubeVirt", present))
+	return nil, forbiddenKubeVirt(kv,
+		fmt.Errorf("rejecting the uninstall request, since there are still %s. Either delete "+
+			"all KubeVirt related workloads or change the uninstall strategy before uninstalling KubeVirt", present))
 }
 
 func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
 	return apierrors.NewForbidden(v1.GroupVersion.WithResource("kubevirts").GroupResource(), kv.Name, err)
 }
 
-// validateWithConfig validates a KubeVirt object and parses its configuration as the components do. found are errors that the caller has
-// already found.
+// validateWithConfig validates a KubeVirt object and parses its configuration as the components do. found are errors
+// that the caller has already found.
 func validateWithConfig(kv *v1.KubeVirt, found ...*field.Error) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	warnings := kubeVirtWarnings(path, &kv.Spec)

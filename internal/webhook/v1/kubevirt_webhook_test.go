@@ -42,12 +42,14 @@ func TestValidateKubeVirt(t *testing.T) {
 		{"placement of the control plane", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}}, "", ""},
 		{"placement of the agents", v1.KubeVirtSpec{Workloads: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}}, "", ""},
 		{"lifetimes", v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{
-			SelfSigned: &v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: time.Hour}}}}},
+			SelfSigned: &v1.KubeVirtSelfSignConfiguration{
+				Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: time.Hour}}}}},
 			"", ""},
 		{"deprecated machine type", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{MachineType: "q35"}},
 			"spec.configuration.machineType is deprecated, use spec.configuration.architectureConfiguration.amd64.machineType. It wins", ""},
 		{"cipher with TLS 1.3", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{TLSConfiguration: &v1.TLSConfiguration{
-			MinTLSVersion: v1.VersionTLS13, Ciphers: []string{"TLS_AES_128_GCM_SHA256"}}}}, "", "spec.configuration.tlsConfiguration.ciphers: Forbidden"},
+			MinTLSVersion: v1.VersionTLS13, Ciphers: []string{"TLS_AES_128_GCM_SHA256"}}}}, "",
+			"spec.configuration.tlsConfiguration.ciphers: Forbidden"},
 		{"ratio", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{AdditionalGuestMemoryOverheadRatio: ptr.To("x")}},
 			"", "spec.configuration.additionalGuestMemoryOverheadRatio"},
 		{"no replicas", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To(uint8(0))}}, "", "spec.infra.replicas"},
@@ -84,7 +86,9 @@ func TestTolerationsOfTheComponents(t *testing.T) {
 		"time without eviction": {corev1.Toleration{Key: "a", Effect: corev1.TaintEffectNoSchedule, TolerationSeconds: ptr.To(int64(9))}, "effect",
 			"effect must be 'NoExecute' when `tolerationSeconds` is set"},
 	} {
-		placed := &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}, tc.toleration}}}
+		placed := &v1.ComponentConfig{
+			NodePlacement: &v1.NodePlacement{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists},
+				tc.toleration}}}
 		for part, spec := range map[string]v1.KubeVirtSpec{"infra": {Infra: placed}, "workloads": {Workloads: placed}} {
 			list := "spec." + part + ".nodePlacement.tolerations"
 			_, err := validateWithConfig(&v1.KubeVirt{Spec: spec})

@@ -40,12 +40,14 @@ var _ = Describe("the manifests in config", func() {
 			}
 			for _, sample := range documents(file) {
 				if namespace := sample.GetNamespace(); namespace != "" {
-					Expect(client.IgnoreAlreadyExists(k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
+					Expect(client.IgnoreAlreadyExists(
+						k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
 				} else {
 					sample.SetNamespace("default")
 				}
 				// Strict: a misspelled field is an error rather than a warning.
-				Expect(k8s.Create(ctx, sample, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(Succeed(), file)
+				Expect(k8s.Create(ctx, sample, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).
+					To(Succeed(), file)
 			}
 		}
 	})
@@ -85,7 +87,8 @@ var _ = Describe("a VM of kubevirt.io/v1alpha3", func() {
 	})
 
 	It("is refused for the same errors as in v1", func() {
-		vm := legacy("faulty", map[string]any{"hostname": "Not A Label", "domain": map[string]any{"devices": map[string]any{}}})
+		vm := legacy("faulty",
+			map[string]any{"hostname": "Not A Label", "domain": map[string]any{"devices": map[string]any{}}})
 		expectInvalid(k8s.Create(ctx, vm), "spec.template.spec.hostname")
 	})
 })

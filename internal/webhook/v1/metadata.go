@@ -15,7 +15,8 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// reservedLabels are labels that the controllers and the agents read, and that only these may write. The list is KubeVirt's.
+// reservedLabels are labels that the controllers and the agents read, and that only these may write. The list is
+// KubeVirt's.
 var reservedLabels = []string{
 	v1.CreatedByLabel,
 	v1.MigrationJobLabel,
@@ -25,7 +26,8 @@ var reservedLabels = []string{
 	"kubevirt.io/install-strategy",
 }
 
-// validateMetadata rejects reserved labels in the metadata of a VMI, or of a VM's template, if an untrusted user writes them.
+// validateMetadata rejects reserved labels in the metadata of a VMI, or of a VM's template, if an untrusted user writes
+// them.
 func validateMetadata(path *field.Path, meta *metav1.ObjectMeta, trusted bool) field.ErrorList {
 	var errs field.ErrorList
 	if !trusted {
@@ -39,8 +41,8 @@ func validateMetadata(path *field.Path, meta *metav1.ObjectMeta, trusted bool) f
 	return errs
 }
 
-// validateAnnotations refuses annotations whose feature gate is not enabled. With the gate enabled they are admitted, as in
-// KubeVirt, and package specsupport warns if they are not implemented.
+// validateAnnotations refuses annotations whose feature gate is not enabled. With the gate enabled they are admitted,
+// as in KubeVirt, and package specsupport warns if they are not implemented.
 func validateAnnotations(path *field.Path, meta *metav1.ObjectMeta, config clusterconfig.Config) field.ErrorList {
 	var errs field.ErrorList
 	for _, a := range []struct{ annotation, gate string }{
@@ -64,9 +66,11 @@ func changedReservedLabels(before, after map[string]string) []string {
 	})
 }
 
-// instanceWarnings returns warnings about settings in a VMI's spec and annotations that have no effect or another one, because they are not
-// implemented, no guest can have them, or only another build of QEMU has them.
-func instanceWarnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
+// instanceWarnings returns warnings about settings in a VMI's spec and annotations that have no effect or another one,
+// because they are not implemented, no guest can have them, or only another build of QEMU has them.
+func instanceWarnings(
+	spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string,
+) []string {
 	warnings := specsupport.Warnings(specsupport.UnimplementedInVMI(spec, vmi))
 	warnings = append(warnings, specsupport.Warnings(specsupport.UnimplementedInAnnotations(metadata, annotations))...)
 	if machine := vmi.Domain.Machine; machine != nil {

@@ -19,7 +19,8 @@ import (
 
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=create;update,versions=v1alpha1,name=migration-policy-validator.kubevirt.io,admissionReviewVersions=v1
 
-// migrationPolicyValidator validates the fields that depend on the cluster's configuration. The CRD's schema validates the rest.
+// migrationPolicyValidator validates the fields that depend on the cluster's configuration. The CRD's schema validates
+// the rest.
 type migrationPolicyValidator struct {
 	deletable[*v1alpha1.MigrationPolicy]
 	config ConfigSource
@@ -28,12 +29,16 @@ type migrationPolicyValidator struct {
 var _ admission.Validator[*v1alpha1.MigrationPolicy] = (*migrationPolicyValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *migrationPolicyValidator) ValidateCreate(_ context.Context, policy *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
+func (v *migrationPolicyValidator) ValidateCreate(
+	_ context.Context, policy *v1alpha1.MigrationPolicy,
+) (admission.Warnings, error) {
 	return nil, v.validate(&v1alpha1.MigrationPolicy{}, policy)
 }
 
 // ValidateUpdate implements admission.Validator.
-func (v *migrationPolicyValidator) ValidateUpdate(_ context.Context, before, after *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
+func (v *migrationPolicyValidator) ValidateUpdate(
+	_ context.Context, before, after *v1alpha1.MigrationPolicy,
+) (admission.Warnings, error) {
 	if after.DeletionTimestamp != nil {
 		return nil, nil
 	}
@@ -42,10 +47,13 @@ func (v *migrationPolicyValidator) ValidateUpdate(_ context.Context, before, aft
 
 func (v *migrationPolicyValidator) validate(before, after *v1alpha1.MigrationPolicy) error {
 	enabled := v.config.Current().IsEnabled(clusterconfig.GateStallDetection)
-	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs, enabled)
-	if current, wanted := stallDetector(before), stallDetector(after); wanted != nil && !equality.Semantic.DeepEqual(current, wanted) && !enabled {
+	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs,
+		enabled)
+	if current, wanted := stallDetector(before), stallDetector(after); wanted != nil &&
+		!equality.Semantic.DeepEqual(current, wanted) && !enabled {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "experimental", "stallDetector"),
-			"experimental.stallDetector cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate"))
+			"experimental.stallDetector cannot be modified without enabling the "+clusterconfig.GateStallDetection+
+				" feature gate"))
 	}
 	return specsupport.NewInvalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
 }
@@ -63,5 +71,6 @@ func checkDowntime(p *field.Path, before, after *uint64, enabled bool) field.Err
 	if after == nil || ptr.Equal(before, after) || enabled {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(p, *after, "maxDowntimeMs cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate")}
+	return field.ErrorList{field.Invalid(p, *after,
+		"maxDowntimeMs cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate")}
 }

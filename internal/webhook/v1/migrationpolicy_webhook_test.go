@@ -39,7 +39,8 @@ func TestMaxDowntimeNeedsItsGate(t *testing.T) {
 		kubeVirt := func(limit *uint64) *v1.KubeVirt {
 			kv := &v1.KubeVirt{}
 			kv.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: tc.gates}
-			kv.Spec.Configuration.MigrationConfiguration = &v1.MigrationConfiguration{MaxDowntimeMs: limit, AllowAutoConverge: ptr.To(limit == nil)}
+			kv.Spec.Configuration.MigrationConfiguration = &v1.MigrationConfiguration{MaxDowntimeMs: limit,
+				AllowAutoConverge: ptr.To(limit == nil)}
 			return kv
 		}
 		_, err := (&kubeVirtValidator{}).ValidateUpdate(t.Context(), kubeVirt(tc.before), kubeVirt(tc.after))
@@ -63,9 +64,10 @@ func TestMaxDowntimeNeedsItsGate(t *testing.T) {
 func TestStallDetectorNeedsItsGate(t *testing.T) {
 	const refusal = "experimental.stallDetector cannot be modified without enabling the MigrationStallDetection feature gate"
 	policy := func(margin int64) *v1alpha1.MigrationPolicy {
-		return &v1alpha1.MigrationPolicy{Spec: v1alpha1.MigrationPolicySpec{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{
-			StallDetector: &v1.StallDetectorOptions{StallMargin: &margin},
-		}}}
+		return &v1alpha1.MigrationPolicy{
+			Spec: v1alpha1.MigrationPolicySpec{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{
+				StallDetector: &v1.StallDetectorOptions{StallMargin: &margin},
+			}}}
 	}
 	for _, gates := range [][]string{nil, {"MigrationStallDetection"}} {
 		config := clusterconfig.Default()

@@ -30,16 +30,17 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// The match condition selects launcher Pods and attachment Pods by the prefixes of their names, because an Eviction does not have the
-// labels of its Pod. Handle allows evictions of other Pods with these prefixes.
+// The match condition selects launcher Pods and attachment Pods by the prefixes of their names, because an Eviction
+// does not have the labels of its Pod. Handle allows evictions of other Pods with these prefixes.
 //
 // failurePolicy is "fail": without this webhook an eviction could stop a guest that is to be migrated.
 //
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-') || request.name.startsWith('hp-volume-')"}]}`
 
-// withoutKeepAlive closes each connection after its first request. On a connection that is kept open, a request could arrive at the moment
-// when this process stops and closes its idle connections. The request would fail, and with it kubectl drain. A drain of the node on which
-// this process runs makes that likely, because it repeats its evictions after about the grace period of the Pod.
+// withoutKeepAlive closes each connection after its first request. On a connection that is kept open, a request could
+// arrive at the moment when this process stops and closes its idle connections. The request would fail, and with it
+// kubectl drain. A drain of the node on which this process runs makes that likely, because it repeats its evictions
+// after about the grace period of the Pod.
 func withoutKeepAlive(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -81,8 +82,8 @@ func (e *evictionInterceptor) Handle(ctx context.Context, request admission.Requ
 	return tooMany(decision.Message)
 }
 
-// tooMany denies a request with the code 429. It sets no retry delay, because clients would then retry without showing the
-// message.
+// tooMany denies a request with the code 429. It sets no retry delay, because clients would then retry without showing
+// the message.
 func tooMany(message string) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
@@ -95,8 +96,11 @@ func isDryRun(request admission.Request, evict *policyv1.Eviction) bool {
 		evict.DeleteOptions != nil && slices.Contains(evict.DeleteOptions.DryRun, metav1.DryRunAll)
 }
 
-// decide decides about the eviction of a Pod. If the guest is to be migrated, it marks the VMI, unless the request is a dry run.
-func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, source string, dryRun bool) (eviction.Decision, error) {
+// decide decides about the eviction of a Pod. If the guest is to be migrated, it marks the VMI, unless the request is a
+// dry run.
+func (e *evictionInterceptor) decide(
+	ctx context.Context, key client.ObjectKey, source string, dryRun bool,
+) (eviction.Decision, error) {
 	allowed := eviction.Decision{Allowed: true}
 	pod := &corev1.Pod{}
 	if err := e.apiReader.Get(ctx, key, pod); err != nil {
@@ -141,8 +145,8 @@ func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, 
 // keepsAttachment denies the eviction of an attachment Pod. KubeVirt's message.
 const keepsAttachment = "cannot evict hotplug pod: %s associated with running vmi: %s in namespace %s"
 
-// decideAttachment denies the eviction of an attachment Pod whose launcher runs: the guest would lose the disk. It is deleted with the
-// launcher Pod, which a drain evicts as well.
+// decideAttachment denies the eviction of an attachment Pod whose launcher runs: the guest would lose the disk. It is
+// deleted with the launcher Pod, which a drain evicts as well.
 func (e *evictionInterceptor) decideAttachment(ctx context.Context, pod *corev1.Pod) (eviction.Decision, error) {
 	allowed := eviction.Decision{Allowed: true}
 	of := podspec.AttachmentLauncher(pod)
@@ -159,11 +163,12 @@ func (e *evictionInterceptor) decideAttachment(ctx context.Context, pod *corev1.
 	if launcher.UID != of.UID || launcher.Labels[v1.AppLabel] != launcherpod.AppLabelValue || podstate.Finished(launcher) {
 		return allowed, nil
 	}
-	return eviction.Decision{Message: fmt.Sprintf(keepsAttachment, pod.Name, launcher.Annotations[v1.DomainAnnotation], pod.Namespace)}, nil
+	return eviction.Decision{Message: fmt.Sprintf(keepsAttachment, pod.Name, launcher.Annotations[v1.DomainAnnotation],
+		pod.Namespace)}, nil
 }
 
-// annotate records on the Pod whether its node is cordoned. It is called after mark, because the annotations have no meaning without the
-// mark.
+// annotate records on the Pod whether its node is cordoned. It is called after mark, because the annotations have no
+// meaning without the mark.
 func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) error {
 	node := &corev1.Node{}
 	if err := e.apiReader.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {
@@ -174,8 +179,8 @@ func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) err
 	return e.writer.Patch(ctx, changed, client.MergeFrom(pod))
 }
 
-// setSource records the source of the eviction on the VMI. It is called before mark, because the migration that follows the mark depends on
-// it.
+// setSource records the source of the eviction on the VMI. It is called before mark, because the migration that follows
+// the mark depends on it.
 func (e *evictionInterceptor) setSource(ctx context.Context, vmi *v1.VirtualMachineInstance, source string) error {
 	if vmi.Annotations[v1.EvictionSourceAnnotation] == source {
 		return nil

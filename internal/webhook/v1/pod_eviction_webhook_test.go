@@ -46,7 +46,8 @@ var _ = Describe("an eviction", func() {
 			Reason: "DisksNotLiveMigratable", Message: "cannot migrate VMI: a reason in words",
 		}}
 		if migratable {
-			vmi.Status.Conditions[0] = v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}
+			vmi.Status.Conditions[0] = v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceIsMigratable,
+				Status: corev1.ConditionTrue}
 		}
 		Expect(k8s.Status().Update(ctx, vmi)).To(Succeed())
 		return vmi, pod
@@ -105,10 +106,12 @@ var _ = Describe("an eviction", func() {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 		volume := &v1.Volume{Name: "data"}
 		launcher.Spec.NodeName = node
-		pod := podspec.BuildAttachment(vmi, podspec.Config{LauncherImage: "launcher"}, podspec.Attachment{Volume: volume, Claim: claim, Launcher: launcher})
+		pod := podspec.BuildAttachment(vmi, podspec.Config{LauncherImage: "launcher"},
+			podspec.Attachment{Volume: volume, Claim: claim, Launcher: launcher})
 		Expect(k8s.Create(ctx, pod)).To(Succeed())
 		DeferCleanup(expectGone, ctx, pod)
-		expectDenied(evict(pod), "cannot evict hotplug pod: "+pod.Name+" associated with running vmi: plugged in namespace default")
+		expectDenied(evict(pod),
+			"cannot evict hotplug pod: "+pod.Name+" associated with running vmi: plugged in namespace default")
 		expectStays(pod)
 
 		launcher.Status.Phase = corev1.PodSucceeded
@@ -122,8 +125,9 @@ var _ = Describe("an eviction", func() {
 		GinkgoHelper()
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 		DeferCleanup(transport.CloseIdleConnections)
-		response, err := (&http.Client{Transport: transport}).Post("https://"+webhookAddress+path, "application/json", strings.NewReader(
-			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","name":"`+pod+`","namespace":"default",
+		response, err := (&http.Client{Transport: transport}).Post("https://"+webhookAddress+path, "application/json",
+			strings.NewReader(
+				`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","name":"`+pod+`","namespace":"default",
 				"operation":"CREATE","object":{"apiVersion":"policy/v1","kind":"Eviction"}}}`))
 		Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = response.Body.Close() }()
@@ -140,8 +144,10 @@ var _ = Describe("an eviction", func() {
 
 	It("that the API server did not send has no response but 404, and no effect", func() {
 		vmi, pod := launch("forged", ptr.To(v1.EvictionStrategyLiveMigrate), true)
-		others := strings.TrimSuffix(paths.Path("virtualmachine-validator.kubevirt.io"), "virtualmachine-validator.kubevirt.io")
-		for _, path := range []string{"/", "/" + evictionHook, "/launcher-eviction-validate", "/00112233445566778899aabbccddeeff/" + evictionHook, others + evictionHook} {
+		others := strings.TrimSuffix(paths.Path("virtualmachine-validator.kubevirt.io"),
+			"virtualmachine-validator.kubevirt.io")
+		for _, path := range []string{"/", "/" + evictionHook, "/launcher-eviction-validate",
+			"/00112233445566778899aabbccddeeff/" + evictionHook, others + evictionHook} {
 			response, body := post(path, pod.Name)
 			Expect(response.StatusCode).To(Equal(http.StatusNotFound), path)
 			Expect(body).To(Equal("Not Found\n"), path)
@@ -161,7 +167,8 @@ var _ = Describe("an eviction", func() {
 			"requested-by": "sigs.k8s.io/descheduler", "reason": "triggered by profile/LowNodeUtilization: ",
 		}}}
 		const denied = `Eviction triggered evacuation of VMI "default/descheduled"`
-		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), byDescheduler.DeepCopy(), client.DryRunAll), denied)
+		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), byDescheduler.DeepCopy(), client.DryRunAll),
+			denied)
 		Expect(get(vmi).Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation))
 		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), byDescheduler.DeepCopy()), denied)
 		Expect(get(vmi).Annotations).To(HaveKeyWithValue(v1.EvictionSourceAnnotation, "descheduler"))

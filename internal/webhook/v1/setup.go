@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1 implements the admission webhooks of the kubevirt.io/v1 kinds. They set the defaults of VMIs and check the rules
-// that the schemas of the CRDs cannot express. A response lists all errors of an object, up to specsupport.MaxErrors.
+// Package v1 implements the admission webhooks of the kubevirt.io/v1 kinds. They set the defaults of VMIs and check the
+// rules that the schemas of the CRDs cannot express. A response lists all errors of an object, up to
+// specsupport.MaxErrors.
 //
-// A rule is a method of check, or a function of one, in the file of its subject. Fields that are not implemented are in the tables of
-// package specsupport. The names of the webhooks are KubeVirt's. controller-gen needs a path for each, which "make manifests" removes:
-// virt-controller writes the paths (docs/adr/0098).
+// A rule is a method of check, or a function of one, in the file of its subject. Fields that are not implemented are in
+// the tables of package specsupport. The names of the webhooks are KubeVirt's. controller-gen needs a path for each,
+// which "make manifests" removes: virt-controller writes the paths (docs/adr/0098).
 package v1
 
 import (
@@ -32,8 +33,8 @@ type Options struct {
 	// TrustedUsers are the user names of our components, which may change the spec of a VMI and write reserved labels.
 	// See ServiceAccounts.
 	TrustedUsers []string
-	// Client and APIReader are used for the webhooks' requests to the API server, which thus have their own rate limit. Client reads from
-	// the manager's cache. Default: the manager's.
+	// Client and APIReader are used for the webhooks' requests to the API server, which thus have their own rate limit.
+	// Client reads from the manager's cache. Default: the manager's.
 	Client    client.Client
 	APIReader client.Reader
 	// LiveMigration reports whether this installation can migrate guests.
@@ -86,7 +87,8 @@ func hooks(scheme *runtime.Scheme, options Options) map[string]http.Handler {
 func vmHooks(scheme *runtime.Scheme, options Options) map[string]*admission.Webhook {
 	trusted := sets.New(options.TrustedUsers...)
 	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
-	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: options.APIReader, trusted: trusted})
+	migration := admission.WithValidator(scheme,
+		&migrationValidator{config: options.Config, apiReader: options.APIReader, trusted: trusted})
 	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: options.APIReader})
 	finder := reference.Finder{Objects: options.Client, Revisions: options.APIReader}
 	return map[string]*admission.Webhook{

@@ -9,15 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Limits of what virt-controller keeps in memory for each object of a tenant, in bytes of JSON. The API server permits 1.5 MiB. KubeVirt has
-// no such limits. A template is written as often as it has replicas.
+// Limits of what virt-controller keeps in memory for each object of a tenant, in bytes of JSON. The API server permits
+// 1.5 MiB. KubeVirt has no such limits. A template is written as often as it has replicas.
 const (
 	maxSpec     = 512 << 10
 	maxTemplate = 256 << 10
 )
 
-// tooLarge returns an error if a part of an object is larger than a limit, unless it already was: objects of an earlier version can still be
-// started and changed. before is nil for a new object.
+// tooLarge returns an error if a part of an object is larger than a limit, unless it already was: objects of an earlier
+// version can still be started and changed. before is nil for a new object.
 func tooLarge[T any](path *field.Path, limit int, before, after *T) field.ErrorList {
 	if size(after) <= limit || before != nil && size(before) > limit {
 		return nil

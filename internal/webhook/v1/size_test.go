@@ -27,9 +27,11 @@ func padded(bytes int) specOption {
 
 func newSet(bytes int) *v1.VirtualMachineInstanceReplicaSet {
 	labels := map[string]string{"app": "set"}
-	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Namespace: metav1.NamespaceDefault}}
+	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "set",
+		Namespace: metav1.NamespaceDefault}}
 	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
-	set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: *newSpec(padded(bytes))}
+	set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec: *newSpec(padded(bytes))}
 	return set
 }
 

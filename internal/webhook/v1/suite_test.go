@@ -102,13 +102,15 @@ var _ = BeforeSuite(func() {
 
 	opts := env.WebhookInstallOptions
 	webhookAddress = net.JoinHostPort(opts.LocalServingHost, strconv.Itoa(opts.LocalServingPort))
-	serving, err := tls.LoadX509KeyPair(filepath.Join(opts.LocalServingCertDir, "tls.crt"), filepath.Join(opts.LocalServingCertDir, "tls.key"))
+	serving, err := tls.LoadX509KeyPair(filepath.Join(opts.LocalServingCertDir, "tls.crt"),
+		filepath.Join(opts.LocalServingCertDir, "tls.key"))
 	Expect(err).NotTo(HaveOccurred())
 	mgr, err := ctrl.NewManager(account, ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		WebhookServer: webhookserver.New(webhookserver.Options{
-			Address: webhookAddress, Webhook: paths.Webhook, TLS: []func(*tls.Config){func(config *tls.Config) { config.Certificates = []tls.Certificate{serving} }},
+			Address: webhookAddress, Webhook: paths.Webhook,
+			TLS: []func(*tls.Config){func(config *tls.Config) { config.Certificates = []tls.Certificate{serving} }},
 		}),
 	})
 	Expect(err).NotTo(HaveOccurred())
@@ -122,7 +124,8 @@ var _ = BeforeSuite(func() {
 		defer GinkgoRecover()
 		Expect(mgr.Start(ctx)).To(Succeed())
 	}()
-	Eventually(func() error { return mgr.GetWebhookServer().StartedChecker()(nil) }).WithTimeout(waitLimit).Should(Succeed())
+	Eventually(func() error { return mgr.GetWebhookServer().StartedChecker()(nil) }).WithTimeout(waitLimit).
+		Should(Succeed())
 
 	admin, err := env.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
 	Expect(err).NotTo(HaveOccurred())

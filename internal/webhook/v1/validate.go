@@ -63,7 +63,8 @@ var specRules = []func(*check){
 	checkLaunchSecurity,
 }
 
-// instanceRules apply only to a VMI. An instance type or the defaults may still add fields that are missing in a template.
+// instanceRules apply only to a VMI. An instance type or the defaults may still add fields that are missing in a
+// template.
 var instanceRules = []func(*check){
 	checkMemoryGiven,
 	checkVolumesUsed,
@@ -82,7 +83,9 @@ func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config 
 }
 
 // validateInstance returns the errors of the spec of a VMI that has its defaults.
-func validateInstance(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
+func validateInstance(
+	path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config,
+) field.ErrorList {
 	c := &check{path: path, spec: spec, config: config, errs: validateSpec(path, spec, config)}
 	for _, rule := range instanceRules {
 		rule(c)
@@ -108,8 +111,8 @@ func (c *check) forbidden(p *field.Path, format string, args ...any) {
 	c.add(func() *field.Error { return field.Forbidden(p, fmt.Sprintf(format, args...)) })
 }
 
-// add adds an error. One that is not listed is only counted, as a copy of the last one: a user determines how many there are, and a million
-// texts would take hundreds of MiB.
+// add adds an error. One that is not listed is only counted, as a copy of the last one: a user determines how many
+// there are, and a million texts would take hundreds of MiB.
 func (c *check) add(err func() *field.Error) {
 	if n := len(c.errs); n > specsupport.MaxErrors {
 		c.errs = append(c.errs, c.errs[n-1])

@@ -34,7 +34,8 @@ func checkArchitectureOfInstance(c *check) {
 		c.invalid(c.at("architecture"), arch, "unsupported architecture: %s. Use amd64, arm64 or s390x.", arch)
 		return
 	}
-	if video := c.spec.Domain.Devices.Video; video != nil && video.Type != "" && !slices.Contains(videoTypes[arch], video.Type) {
+	if video := c.spec.Domain.Devices.Video; video != nil && video.Type != "" &&
+		!slices.Contains(videoTypes[arch], video.Type) {
 		c.invalid(c.devices("video").Child("type"), video.Type,
 			"video model '%s' is not supported on %s architecture. Use one of %v.", video.Type, arch, videoTypes[arch])
 	}
@@ -43,7 +44,8 @@ func checkArchitectureOfInstance(c *check) {
 // onlyWatchdog rejects watchdogs that the architecture does not have.
 func (c *check) onlyWatchdog(message string, i6300esb, diag288 bool) {
 	watchdog := c.spec.Domain.Devices.Watchdog
-	if watchdog != nil && ((watchdog.I6300ESB != nil) != i6300esb || (watchdog.Diag288 != nil) != diag288 || !i6300esb && !diag288) {
+	if watchdog != nil && ((watchdog.I6300ESB != nil) != i6300esb || (watchdog.Diag288 != nil) != diag288 ||
+		!i6300esb && !diag288) {
 		c.invalid(c.devices("watchdog"), watchdog.Name, "%s", message)
 	}
 }
@@ -61,7 +63,8 @@ func (c *check) arm64() {
 			c.invalid(p.Child("bios"), "{}", "Arm64 does not support bios boot, please change to uefi boot")
 		}
 		if fw.Bootloader.EFI != nil && enabled(fw.Bootloader.EFI.SecureBoot) {
-			c.invalid(p.Child("efi", "secureBoot"), true, "UEFI secure boot is currently not supported on aarch64 Arch. Set it to false.")
+			c.invalid(p.Child("efi", "secureBoot"), true,
+				"UEFI secure boot is currently not supported on aarch64 Arch. Set it to false.")
 		}
 	}
 	for i := range c.spec.Domain.Devices.Disks {
@@ -73,8 +76,8 @@ func (c *check) arm64() {
 	}
 }
 
-// checkHyperv rejects enlightenments whose dependencies the spec disables. It applies only to a VMI, whose defaults have enabled the
-// dependencies that the spec does not mention.
+// checkHyperv rejects enlightenments whose dependencies the spec disables. It applies only to a VMI, whose defaults
+// have enabled the dependencies that the spec does not mention.
 func checkHyperv(c *check) {
 	f := c.spec.Domain.Features
 	if f == nil || f.Hyperv == nil {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxInlineCloudInit is KubeVirt's limit in bytes for inline user data, and for inline network data. Larger data belongs in a
-// Secret.
+// maxInlineCloudInit is KubeVirt's limit in bytes for inline user data, and for inline network data. Larger data
+// belongs in a Secret.
 const maxInlineCloudInit = 2048
 
 // cloudInitPart is user data or network data with its three possible sources.
@@ -44,7 +44,8 @@ func checkCloudInit(c *check) {
 			continue
 		}
 		count++
-		user.name, user.reference, user.base64At = "userdata", "UserDataSecretRef (JSON: secretRef)", at.Child("userDataBase64")
+		user.name, user.reference, user.base64At = "userdata", "UserDataSecretRef (JSON: secretRef)",
+			at.Child("userDataBase64")
 		network.name, network.reference = "networkdata", "NetworkDataSecretRef (JSON: networkDataSecretRef)"
 		network.base64At = at.Child("networkDataBase64")
 		if c.cloudInitPart(at, user)+c.cloudInitPart(at, network) == 0 {
@@ -52,7 +53,8 @@ func checkCloudInit(c *check) {
 		}
 	}
 	if count > 1 {
-		c.invalid(c.at("volumes"), count, "%s must have max one cloudInitNoCloud or cloudInitConfigDrive volume set", c.at("volumes"))
+		c.invalid(c.at("volumes"), count, "%s must have max one cloudInitNoCloud or cloudInitConfigDrive volume set",
+			c.at("volumes"))
 	}
 }
 

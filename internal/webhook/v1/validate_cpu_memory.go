@@ -69,8 +69,8 @@ func checkDedicatedCPU(c *check) {
 	}
 }
 
-// memoryRequest returns the memory that the Pod will request, and the field from which it is taken. As in KubeVirt, this is the first that
-// is set of the request, the limit, the guest's memory and the size of a huge page.
+// memoryRequest returns the memory that the Pod will request, and the field from which it is taken. As in KubeVirt,
+// this is the first that is set of the request, the limit, the guest's memory and the size of a huge page.
 func (c *check) memoryRequest() (*field.Path, resource.Quantity) {
 	resources, memory := c.spec.Domain.Resources, c.spec.Domain.Memory
 	switch {

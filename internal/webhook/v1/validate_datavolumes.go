@@ -15,7 +15,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// foreignDataVolumes rejects templates of DataVolumes in another namespace. As in KubeVirt, it accepts templates that do not change.
+// foreignDataVolumes rejects templates of DataVolumes in another namespace. As in KubeVirt, it accepts templates that
+// do not change.
 func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.ErrorList {
 	if before != nil && equality.Semantic.DeepEqual(before.Spec.DataVolumeTemplates, vm.Spec.DataVolumeTemplates) {
 		return nil
@@ -30,8 +31,9 @@ func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.E
 	return errs
 }
 
-// validateDataVolumeTemplates rejects templates from which no DataVolume can be created, and unused templates, with one error each. The
-// messages and the paths are KubeVirt's. Clients read the paths, although they are not those of the fields.
+// validateDataVolumeTemplates rejects templates from which no DataVolume can be created, and unused templates, with one
+// error each. The messages and the paths are KubeVirt's. Clients read the paths, although they are not those of the
+// fields.
 func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {
 	used := map[string]bool{}
 	for i := range spec.Template.Spec.Volumes {
@@ -48,7 +50,8 @@ func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) 
 		template, at := &spec.DataVolumeTemplates[i], path.Child("dataVolumeTemplate").Index(i)
 		fault := validateDataVolume(at, template)
 		if fault == nil && !used[template.Name] {
-			fault = field.Required(at, "DataVolumeTemplate entry "+at.String()+" must be referenced in the VMI template's 'volumes' list")
+			fault = field.Required(at,
+				"DataVolumeTemplate entry "+at.String()+" must be referenced in the VMI template's 'volumes' list")
 		}
 		if fault != nil {
 			errs = append(errs, fault)
@@ -66,14 +69,16 @@ func validateDataVolume(at *field.Path, template *v1.DataVolumeTemplateSpec) *fi
 	case spec.PVC == nil && spec.Storage == nil:
 		return field.Invalid(at.Child("PVC", "Storage"), "", "Missing Data volume PVC or Storage")
 	case spec.PVC != nil && spec.Storage != nil:
-		return field.Invalid(at.Child("PVC", "Storage"), "", "Duplicate storage definition, both target storage and target pvc defined")
+		return field.Invalid(at.Child("PVC", "Storage"), "",
+			"Duplicate storage definition, both target storage and target pvc defined")
 	}
 	populated, sources := externallyPopulated(spec), countSet(spec.Source)
 	switch {
 	case populated && (spec.Source != nil || spec.SourceRef != nil):
 		return field.Invalid(at.Child("source"), "", "External population is incompatible with Source and SourceRef")
 	case !populated && spec.Source == nil && spec.SourceRef == nil:
-		return field.Invalid(at.Child("source", "sourceRef"), "", "Data volume should have either Source, SourceRef, or be externally populated")
+		return field.Invalid(at.Child("source", "sourceRef"), "",
+			"Data volume should have either Source, SourceRef, or be externally populated")
 	case spec.Source != nil && sources == 0:
 		return field.Invalid(at.Child("source"), "", "Missing dataVolume valid source")
 	case sources > 1:
@@ -94,8 +99,8 @@ func externallyPopulated(spec *cdiv1beta1.DataVolumeSpec) bool {
 	return source != nil || ref != nil
 }
 
-// countSet returns how many fields of the struct that source points to are not nil, or 0 for a nil pointer. All fields are pointers. So it
-// also counts kinds of sources that are added to the API later.
+// countSet returns how many fields of the struct that source points to are not nil, or 0 for a nil pointer. All fields
+// are pointers. So it also counts kinds of sources that are added to the API later.
 func countSet[T any](source *T) int {
 	if source == nil {
 		return 0

@@ -71,7 +71,8 @@ func TestDiskRules(t *testing.T) {
 		}},
 		{name: "block size", spec: diskWith(block(v1.CustomBlockSize{Logical: 512, Physical: 4096, DiscardGranularity: ptr.To(uint(4096))}))},
 		{name: "small blocks", spec: diskWith(block(v1.CustomBlockSize{Logical: 256, Physical: 4 << 20})), want: []string{
-			disk + ".blockSize.custom.logical: less than the supported minimum", disk + ".blockSize.custom.physical: greater than the supported maximum",
+			disk + ".blockSize.custom.logical: less than the supported minimum",
+			disk + ".blockSize.custom.physical: greater than the supported maximum",
 		}},
 		{name: "odd blocks", spec: diskWith(block(v1.CustomBlockSize{Logical: 1000, Physical: 1024})),
 			want: []string{disk + ".blockSize.custom.logical: not a power of 2"}},
@@ -135,7 +136,8 @@ func TestBusesOfArchitectures(t *testing.T) {
 		spec := newSpec(withDisk(hardDisk("a", name), containerDisk()))
 		spec.Architecture = clusterconfig.ArchARM64
 		faults := validateInstance(field.NewPath("spec"), spec, config)
-		rejected := slices.ContainsFunc(faults, func(e *field.Error) bool { return e.Field == "spec.domain.devices.disks[0].disk.bus" })
+		rejected := slices.ContainsFunc(faults,
+			func(e *field.Error) bool { return e.Field == "spec.domain.devices.disks[0].disk.bus" })
 		if rejected == diskbus.Of(name).IsOn(clusterconfig.ArchARM64) {
 			t.Errorf("%s on arm64: rejected: %v (%v)", name, rejected, faults)
 		}
@@ -164,7 +166,8 @@ func TestBootOrderRules(t *testing.T) {
 func TestVolumeRules(t *testing.T) {
 	const volume = "spec.volumes[0]"
 	withSource := func(source v1.VolumeSource) *v1.VirtualMachineInstanceSpec { return newSpec(withVolume("v", source)) }
-	gated := &v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk"}}}
+	gated := &v1.KubeVirtConfiguration{
+		DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk"}}}
 	runRules(t, []ruleCase{
 		{name: "claim", spec: withSource(*claim("c"))},
 		{name: "nothing", spec: withSource(v1.VolumeSource{}), want: []string{volume + ": exactly one source type"}},
@@ -261,7 +264,8 @@ func TestNetworkRules(t *testing.T) {
 			i.InterfaceBindingMethod = v1.InterfaceBindingMethod{DeprecatedSlirp: &v1.DeprecatedInterfaceSlirp{}}
 		}), want: []string{iface + ".slirp: discontinued since v1.3"}},
 		{name: "bridge that the cluster forbids", spec: newSpec(withInterface(bridge("a"))), want: []string{iface + ".bridge: not enabled"},
-			config: &v1.KubeVirtConfiguration{NetworkConfiguration: &v1.NetworkConfiguration{PermitBridgeInterfaceOnPodNetwork: ptr.To(false)}}},
+			config: &v1.KubeVirtConfiguration{
+				NetworkConfiguration: &v1.NetworkConfiguration{PermitBridgeInterfaceOnPodNetwork: ptr.To(false)}}},
 		{name: "model", spec: nic(func(i *v1.Interface) { i.Model = "ne1000" }), want: []string{iface + ".model: uses model ne1000"}},
 		{name: "bad mac", spec: nic(func(i *v1.Interface) { i.MacAddress = "xx" }), want: []string{iface + ".macAddress: malformed"}},
 		{name: "long mac", spec: nic(func(i *v1.Interface) { i.MacAddress = "02:00:5e:10:00:00:00:01" }), want: []string{iface + ".macAddress: too long"}},
@@ -298,14 +302,16 @@ func TestPortAndDHCPRules(t *testing.T) {
 			iface + ".dhcpOptions.ntpServers[0]: valid IPv4", iface + ".dhcpOptions.ntpServers[1]: valid IPv4",
 		}},
 		{name: "private options", spec: dhcp(v1.DHCPOptions{PrivateOptions: []v1.DHCPPrivateOptions{{Option: 223}, {Option: 240}, {Option: 240}}}), want: []string{
-			iface + ".dhcpOptions.privateOptions[0].option: range 224 to 254", iface + ".dhcpOptions.privateOptions[2].option: Duplicates",
+			iface + ".dhcpOptions.privateOptions[0].option: range 224 to 254",
+			iface + ".dhcpOptions.privateOptions[2].option: Duplicates",
 		}},
 	})
 }
 
 func TestPortRangeRules(t *testing.T) {
 	const at = "spec.domain.devices.interfaces[0].portRanges"
-	gated := &v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"PortRangesSpec"}}}
+	gated := &v1.KubeVirtConfiguration{
+		DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"PortRangesSpec"}}}
 	ranges := func(ranges ...v1.PortRange) *v1.VirtualMachineInstanceSpec {
 		return nic(func(i *v1.Interface) { i.PortRanges = ranges })
 	}
@@ -399,7 +405,8 @@ func TestAccessCredentialRules(t *testing.T) {
 			NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}})),
 			want: []string{at + ".sshPublicKey.propagationMethod: requires a noCloud volume"}},
 		{name: "empty password", spec: withCredential(v1.AccessCredential{UserPassword: &v1.UserPasswordAccessCredential{}}), want: []string{
-			at + ".userPassword.source: exactly one source", at + ".userPassword.propagationMethod: exactly one propagationMethod",
+			at + ".userPassword.source: exactly one source",
+			at + ".userPassword.propagationMethod: exactly one propagationMethod",
 		}},
 	})
 }

@@ -79,7 +79,8 @@ func (c *check) diskVolume(at *field.Path, disk *v1.Disk, volumes map[string]*v1
 		case disk.CDRom == nil:
 			c.invalid(at.Child("name"), disk.Name, "%s '%s' not found. Add a volume of that name.", at.Child("name"), disk.Name)
 		case !c.config.IsEnabled(gateHotplugVolumes):
-			c.invalid(at.Child("name"), disk.Name, "%s feature gate not enabled, cannot define an empty CD-ROM disk", gateHotplugVolumes)
+			c.invalid(at.Child("name"), disk.Name, "%s feature gate not enabled, cannot define an empty CD-ROM disk",
+				gateHotplugVolumes)
 		}
 		return
 	}
@@ -96,10 +97,12 @@ func (c *check) diskVolume(at *field.Path, disk *v1.Disk, volumes map[string]*v1
 func (c *check) metricsDisk(at *field.Path, disk *v1.Disk) {
 	switch {
 	case disk.Disk == nil && (disk.LUN != nil || disk.CDRom != nil):
-		c.required(at.Child("disk"), "DownwardMetrics volume must be mapped to a disk, but disk is not set on %s.", at.Child("disk"))
+		c.required(at.Child("disk"), "DownwardMetrics volume must be mapped to a disk, but disk is not set on %s.",
+			at.Child("disk"))
 	case disk.Disk != nil && disk.Disk.Bus != v1.DiskBusVirtio && disk.Disk.Bus != "":
 		bus := at.Child("disk", "bus")
-		c.invalid(bus, disk.Disk.Bus, "DownwardMetrics volume must be mapped to virtio bus, but %s is set to %s", bus, disk.Disk.Bus)
+		c.invalid(bus, disk.Disk.Bus, "DownwardMetrics volume must be mapped to virtio bus, but %s is set to %s", bus,
+			disk.Disk.Bus)
 	}
 }
 
@@ -122,7 +125,8 @@ func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
 	}
 	pci := at.Child("disk", "pciAddress")
 	if !diskbus.Of(bus).Virtio {
-		c.invalid(pci, disk.Disk.PciAddress, "disk %s - setting a PCI address is only possible with bus type virtio.", disk.Name)
+		c.invalid(pci, disk.Disk.PciAddress, "disk %s - setting a PCI address is only possible with bus type virtio.",
+			disk.Name)
 	}
 	if !pciAddress.MatchString(disk.Disk.PciAddress) {
 		c.invalid(pci, disk.Disk.PciAddress, "disk %s has malformed PCI address (%s).", disk.Name, disk.Disk.PciAddress)
@@ -156,12 +160,13 @@ func (c *check) diskDriver(at *field.Path, disk *v1.Disk) {
 		c.invalid(at.Child("io"), disk.IO, "Disk IO mode for %s is not supported. Supported modes are: native, threads.", at)
 	}
 	if disk.ErrorPolicy != nil && !slices.Contains(errorPolicies, *disk.ErrorPolicy) {
-		c.invalid(at.Child("errorPolicy"), *disk.ErrorPolicy, "%s has invalid value %q", at.Child("errorPolicy"), *disk.ErrorPolicy)
+		c.invalid(at.Child("errorPolicy"), *disk.ErrorPolicy, "%s has invalid value %q", at.Child("errorPolicy"),
+			*disk.ErrorPolicy)
 	}
 }
 
-// diskSerial rejects the serial number of a disk that libvirt does not accept. That of the machine may be any text, as in KubeVirt:
-// vSphere's have spaces.
+// diskSerial rejects the serial number of a disk that libvirt does not accept. That of the machine may be any text, as
+// in KubeVirt: vSphere's have spaces.
 func (c *check) diskSerial(at *field.Path, serial string) {
 	if serial == "" {
 		return
@@ -191,7 +196,8 @@ func (c *check) blockSize(p *field.Path, disk *v1.Disk) {
 		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be the same or less than the physical size of %d",
 			custom.Logical, custom.Physical)
 	case diskbus.Of(bus).SmallBlocks && custom.Logical != minBlockSize:
-		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be %d for SATA devices", custom.Logical, minBlockSize)
+		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be %d for SATA devices", custom.Logical,
+			minBlockSize)
 	case custom.DiscardGranularity != nil && custom.Logical != 0 && *custom.DiscardGranularity%custom.Logical != 0:
 		c.invalid(p.Child("discardGranularity"), *custom.DiscardGranularity,
 			"Discard granularity %d must be multiples of logical size %d", *custom.DiscardGranularity, custom.Logical)

@@ -7,8 +7,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// checkGates rejects devices and volumes whose feature gate is not enabled, with KubeVirt's messages. If the gate is enabled, they are
-// admitted, and package specsupport warns if they are not implemented.
+// checkGates rejects devices and volumes whose feature gate is not enabled, with KubeVirt's messages. If the gate is
+// enabled, they are admitted, and package specsupport warns if they are not implemented.
 func checkGates(c *check) {
 	devices := &c.spec.Domain.Devices
 	if len(devices.HostDevices) > 0 && !c.config.IsEnabled(gateHostDevices) {
@@ -24,10 +24,12 @@ func checkGates(c *check) {
 	volumes := c.volumesByName()
 	for i := range devices.Filesystems {
 		volume := volumes[devices.Filesystems[i].Name]
-		if volume == nil || volume.PersistentVolumeClaim == nil && volume.DataVolume == nil || c.config.IsEnabled(gateVirtioFSStorage) {
+		if volume == nil || volume.PersistentVolumeClaim == nil && volume.DataVolume == nil ||
+			c.config.IsEnabled(gateVirtioFSStorage) {
 			continue
 		}
-		c.forbidden(c.devices("filesystems").Index(i), "virtiofs is not allowed: virtiofs feature gate is not enabled for PVC")
+		c.forbidden(c.devices("filesystems").Index(i),
+			"virtiofs is not allowed: virtiofs feature gate is not enabled for PVC")
 	}
 	displays := 0
 	for i := range devices.GPUs {
@@ -45,12 +47,15 @@ func checkDomainGates(c *check) {
 	if c.spec.Domain.RebootPolicy != nil && !c.config.IsEnabled(gateRebootPolicy) {
 		c.forbidden(c.at("domain", "rebootPolicy"), "%s feature gate is not enabled in kubevirt-config", gateRebootPolicy)
 	}
-	if memory := c.spec.Domain.Memory; memory != nil && memory.ReservedOverhead != nil && !c.config.IsEnabled(gateReservedMemory) {
-		c.forbidden(c.at("domain", "memory", "reservedOverhead"), "%s feature gate is not enabled in kubevirt-config", gateReservedMemory)
+	if memory := c.spec.Domain.Memory; memory != nil && memory.ReservedOverhead != nil &&
+		!c.config.IsEnabled(gateReservedMemory) {
+		c.forbidden(c.at("domain", "memory", "reservedOverhead"), "%s feature gate is not enabled in kubevirt-config",
+			gateReservedMemory)
 	}
 }
 
-// firmwareDisplay reports whether a GPU has a display before the guest loads its driver. A guest can have one such display.
+// firmwareDisplay reports whether a GPU has a display before the guest loads its driver. A guest can have one such
+// display.
 func firmwareDisplay(options *v1.VGPUOptions) bool {
 	if options == nil || options.Display == nil || !enabled(options.Display.Enabled) {
 		return false
@@ -70,7 +75,8 @@ func checkLaunchSecurity(c *check) {
 	for _, kind := range []struct {
 		set        bool
 		name, gate string
-	}{{security.SEV != nil, "SEV", gateSEV}, {security.SNP != nil, "SNP", gateSEV}, {security.TDX != nil, "TDX", gateTDX}} {
+	}{{security.SEV != nil, "SEV", gateSEV}, {security.SNP != nil, "SNP", gateSEV},
+		{security.TDX != nil, "TDX", gateTDX}} {
 		if kind.set {
 			kinds, gates = append(kinds, kind.name), append(gates, kind.gate)
 		}
@@ -86,7 +92,8 @@ func checkLaunchSecurity(c *check) {
 	c.encryptedFirmware(kinds[0])
 	if security.SEV != nil && security.SEV.Attestation != nil &&
 		(c.spec.StartStrategy == nil || *c.spec.StartStrategy != v1.StartStrategyPaused) {
-		c.invalid(p.Child("sev", "attestation"), "{}", "SEV attestation requires VMI StartStrategy '%s'", v1.StartStrategyPaused)
+		c.invalid(p.Child("sev", "attestation"), "{}", "SEV attestation requires VMI StartStrategy '%s'",
+			v1.StartStrategyPaused)
 	}
 	for i := range c.spec.Domain.Devices.Interfaces {
 		if iface := &c.spec.Domain.Devices.Interfaces[i]; iface.BootOrder != nil {

@@ -19,17 +19,18 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// validateHotplug returns the errors of a change of a VMI's disks and volumes, which only our components make. The rules and the messages
-// are KubeVirt's, source: kubevirt/kubevirt pkg/storage/admitters, except that a new disk must also comply with the rules of a new VMI: no
-// VM's template was validated if the VMI has no VM.
+// validateHotplug returns the errors of a change of a VMI's disks and volumes, which only our components make. The
+// rules and the messages are KubeVirt's, source: kubevirt/kubevirt pkg/storage/admitters, except that a new disk must
+// also comply with the rules of a new VMI: no VM's template was validated if the VMI has no VM.
 func validateHotplug(before, after *v1.VirtualMachineInstance, config clusterconfig.Config) field.ErrorList {
 	path := field.NewPath("spec")
 	h := &hotplugCheck{
-		volumes: path.Child("volumes"), disks: path.Child("domain", "devices", "disks"), status: &after.Status, spec: &after.Spec,
-		config:   config,
+		volumes: path.Child("volumes"), disks: path.Child("domain", "devices", "disks"), status: &after.Status,
+		spec: &after.Spec, config: config,
 		oldDisks: disksByName(&before.Spec), newDisks: disksByName(&after.Spec),
 	}
-	if equality.Semantic.DeepEqual(before.Spec.Volumes, after.Spec.Volumes) && maps.EqualFunc(h.oldDisks, h.newDisks, sameDisk) {
+	if equality.Semantic.DeepEqual(before.Spec.Volumes, after.Spec.Volumes) &&
+		maps.EqualFunc(h.oldDisks, h.newDisks, sameDisk) {
 		return nil
 	}
 	h.checkNumber()
@@ -58,8 +59,8 @@ func disksByName(spec *v1.VirtualMachineInstanceSpec) map[string]*v1.Disk {
 
 func sameDisk(a, b *v1.Disk) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// isPermanent reports whether a volume is in the launcher Pod. A volume of which the status has nothing yet is permanent unless it is
-// hotpluggable.
+// isPermanent reports whether a volume is in the launcher Pod. A volume of which the status has nothing yet is
+// permanent unless it is hotpluggable.
 func (h *hotplugCheck) isPermanent(volume *v1.Volume) bool {
 	if status := vmistatus.FindVolume(h.status, volume.Name); status != nil {
 		return !vmistatus.IsHotplugged(status)
@@ -147,7 +148,8 @@ func (h *hotplugCheck) checkNew(volume *v1.Volume, disk *v1.Disk) {
 	case disk == nil:
 		h.reject(h.disks, volume.Name, "disk %s does not exist", volume.Name)
 	case h.spec.Domain.Devices.DisableHotplug:
-		h.reject(h.volumes, volume.Name, "volume %s cannot be plugged: spec.domain.devices.disableHotplug is set", volume.Name)
+		h.reject(h.volumes, volume.Name, "volume %s cannot be plugged: spec.domain.devices.disableHotplug is set",
+			volume.Name)
 	case disk.CDRom != nil && h.oldDisks[volume.Name] != nil:
 		if !sameDisk(h.oldDisks[volume.Name], disk) {
 			h.reject(h.disks, volume.Name, "hotplug disk %s, changed", volume.Name)
@@ -175,7 +177,8 @@ func (h *hotplugCheck) checkDisk(name string) {
 		checkBootOrder(c)
 	}
 	h.errs = append(h.errs, c.errs...)
-	for _, err := range slices.Concat(specsupport.Refusals(specsupport.UnimplementedInVMI(c.path, h.spec)), specsupport.ImpossibleInVMI(c.path, h.spec)) {
+	for _, err := range slices.Concat(specsupport.Refusals(specsupport.UnimplementedInVMI(c.path, h.spec)),
+		specsupport.ImpossibleInVMI(c.path, h.spec)) {
 		if strings.HasPrefix(err.Field, h.disks.Index(i).String()) {
 			h.errs = append(h.errs, err)
 		}

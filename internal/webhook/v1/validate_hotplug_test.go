@@ -20,7 +20,8 @@ import (
 
 // pluggedVMI returns a running VMI with a root disk, a hotplugged disk "data" and an empty CD-ROM drive "tray".
 func pluggedVMI() *v1.VirtualMachineInstance {
-	vmi := builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13").Hotpluggable("data", "data-claim").Obj()
+	vmi := builder.MakeVMI("vm").ContainerDisk("root", "registry.example/debian:13").Hotpluggable("data",
+		"data-claim").Obj()
 	vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks,
 		v1.Disk{Name: "tray", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}})
 	vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "data", HotplugVolume: &v1.HotplugVolumeStatus{}}, {Name: "root"}}
@@ -38,7 +39,8 @@ func TestHotplugRules(t *testing.T) {
 	}
 	disk := func(bus v1.DiskBus) v1.DiskDevice { return v1.DiskDevice{Disk: &v1.DiskTarget{Bus: bus}} }
 	withoutDisk := func(v vmi, name string) {
-		v.Spec.Domain.Devices.Disks = slices.DeleteFunc(v.Spec.Domain.Devices.Disks, func(d v1.Disk) bool { return d.Name == name })
+		v.Spec.Domain.Devices.Disks = slices.DeleteFunc(v.Spec.Domain.Devices.Disks,
+			func(d v1.Disk) bool { return d.Name == name })
 	}
 	withoutVolume := func(v vmi, name string) {
 		v.Spec.Volumes = slices.DeleteFunc(v.Spec.Volumes, func(d v1.Volume) bool { return d.Name == name })
@@ -109,7 +111,8 @@ func TestHotplugRules(t *testing.T) {
 			[]string{"Number of permanent volumes has changed"},
 		},
 		{
-			"permanent replaced", nil, func(v vmi) { v.Spec.Volumes[0].Name, v.Spec.Domain.Devices.Disks[0].Name = "boot", "boot" },
+			"permanent replaced", nil,
+			func(v vmi) { v.Spec.Volumes[0].Name, v.Spec.Domain.Devices.Disks[0].Name = "boot", "boot" },
 			[]string{"permanent volume boot, not found"},
 		},
 		{
@@ -127,7 +130,8 @@ func TestHotplugRules(t *testing.T) {
 		},
 		{
 			"not a claim but hotplugged", func(v vmi) {
-				v.Status.VolumeStatus = append(v.Status.VolumeStatus, v1.VolumeStatus{Name: "more", HotplugVolume: &v1.HotplugVolumeStatus{}})
+				v.Status.VolumeStatus = append(v.Status.VolumeStatus,
+					v1.VolumeStatus{Name: "more", HotplugVolume: &v1.HotplugVolumeStatus{}})
 			}, func(v vmi) {
 				plug("more", disk(v1.DiskBusSCSI))(v)
 				v.Spec.Volumes[2].VolumeSource = v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{}}
@@ -168,7 +172,8 @@ func TestPluggedDisksFollowTheRulesOfNewOnes(t *testing.T) {
 		{"bootOrder", func(d *v1.Disk) { d.BootOrder = ptr.To[uint](0) }},
 		{"bootOrder", func(d *v1.Disk) { d.BootOrder = ptr.To[uint](1) }}, // of the root disk
 		{"blockSize", func(d *v1.Disk) {
-			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512}, MatchVolume: &v1.FeatureState{}}
+			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512},
+				MatchVolume: &v1.FeatureState{}}
 		}},
 		{"blockSize.custom.logical", func(d *v1.Disk) { d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 3, Physical: 4096}} }},
 		{"blockSize.custom.physical", func(d *v1.Disk) {

@@ -23,9 +23,9 @@ func validateMatchers(path *field.Path, before, after *v1.VirtualMachine) field.
 	return reference.Validate(path, &before.Spec, &after.Spec)
 }
 
-// expand returns the spec of a VM with instance type and preference applied to its template, and whether a VMI would be created from this
-// spec. Objects that do not exist yet are not applied, because a VM may be created before the objects to which it refers. The VM is not
-// changed.
+// expand returns the spec of a VM with instance type and preference applied to its template, and whether a VMI would be
+// created from this spec. Objects that do not exist yet are not applied, because a VM may be created before the objects
+// to which it refers. The VM is not changed.
 func (v *vmValidator) expand(
 	ctx context.Context, vm *v1.VirtualMachine, config clusterconfig.Config,
 ) (spec *v1.VirtualMachineSpec, complete bool, errs field.ErrorList) {

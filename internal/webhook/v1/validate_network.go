@@ -16,7 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// reservedMAC is the address of the bridge that virt-broker creates in the Pod for masquerade (KubeVirt: pkg/network/link).
+// reservedMAC is the address of the bridge that virt-broker creates in the Pod for masquerade (KubeVirt:
+// pkg/network/link).
 var reservedMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0}
 
 var (
@@ -171,7 +172,8 @@ func (c *check) interfaceHardware(at *field.Path, iface *v1.Interface) {
 		case err != nil:
 			c.invalid(p, iface.MacAddress, "interface %s has malformed MAC address (%s).", at.Child("name"), iface.MacAddress)
 		case len(mac) > len(reservedMAC):
-			c.invalid(p, iface.MacAddress, "interface %s has MAC address (%s) that is too long.", at.Child("name"), iface.MacAddress)
+			c.invalid(p, iface.MacAddress, "interface %s has MAC address (%s) that is too long.", at.Child("name"),
+				iface.MacAddress)
 		case iface.Masquerade != nil && mac.String() == reservedMAC.String():
 			c.invalid(p, iface.MacAddress,
 				"The requested MAC address is reserved for the in-pod bridge. Please choose another one.")
@@ -195,7 +197,8 @@ func (c *check) interfaceState(p *field.Path, iface *v1.Interface, network *v1.N
 		return
 	}
 	if iface.Bridge == nil && iface.Binding == nil && iface.SRIOV == nil {
-		c.invalid(p, state, "%q interface's state %q is supported only for bridge, SR-IOV or binding plugins", iface.Name, state)
+		c.invalid(p, state, "%q interface's state %q is supported only for bridge, SR-IOV or binding plugins", iface.Name,
+			state)
 	}
 	if network != nil && (network.Pod != nil || network.Multus != nil && network.Multus.Default) {
 		c.invalid(p, state, "%q interface's state %q is not supported on default networks", iface.Name, state)
@@ -227,7 +230,8 @@ func checkPorts(c *check) {
 	}
 }
 
-// checkPortRanges applies the rules of KubeVirt 1.9, where port ranges are alpha. Source: kubevirt/kubevirt pkg/network/admitter.
+// checkPortRanges applies the rules of KubeVirt 1.9, where port ranges are alpha. Source: kubevirt/kubevirt
+// pkg/network/admitter.
 func checkPortRanges(c *check) {
 	for i := range c.spec.Domain.Devices.Interfaces {
 		iface := &c.spec.Domain.Devices.Interfaces[i]
@@ -238,12 +242,14 @@ func checkPortRanges(c *check) {
 		switch {
 		case !c.config.IsEnabled(clusterconfig.GatePortRanges):
 			c.invalid(at, iface.Name, "portRanges is specified on interface but the %s feature gate is not enabled. "+
-				"Add it to configuration.developerConfiguration.featureGates of the KubeVirt object, or use ports.", clusterconfig.GatePortRanges)
+				"Add it to configuration.developerConfiguration.featureGates of the KubeVirt object, or use ports.",
+				clusterconfig.GatePortRanges)
 			continue
 		case iface.Masquerade == nil:
 			c.invalid(at, iface.Name, "portRanges are only supported on masquerade interfaces")
 		case len(iface.Ports) > 0:
-			c.invalid(at, iface.Name, "Cannot define both ports and portRanges on interface. Write a port as a range from and to itself.")
+			c.invalid(at, iface.Name,
+				"Cannot define both ports and portRanges on interface. Write a port as a range from and to itself.")
 		}
 		if len(iface.PortRanges) > maxPortRanges {
 			c.errs = append(c.errs, field.TooMany(at, len(iface.PortRanges), maxPortRanges))
@@ -276,7 +282,8 @@ func (c *check) portRange(at *field.Path, ranges []v1.PortRange, j int) {
 	}
 	for _, other := range ranges[:j] {
 		if other.Protocol == portRange.Protocol && other.Start <= portRange.End && portRange.Start <= other.End {
-			c.invalid(p, portRange.Start, "%s portRanges [%d-%d] and [%d-%d] overlap", portRange.Protocol, other.Start, other.End, portRange.Start, portRange.End)
+			c.invalid(p, portRange.Start, "%s portRanges [%d-%d] and [%d-%d] overlap", portRange.Protocol, other.Start,
+				other.End, portRange.Start, portRange.End)
 		}
 	}
 }

@@ -37,8 +37,9 @@ func checkArchitecture(c *check) {
 	if arch == "" || arch == c.config.DefaultArchitecture || arch == runtime.GOARCH || c.config.IsEnabled(gateMultiArch) {
 		return
 	}
-	c.forbidden(c.at("architecture"), "multi-architecture feature gate is not enabled in kubevirt-config, invalid entry %s. "+
-		"Leave it out, or use %s.", c.at("architecture"), runtime.GOARCH)
+	c.forbidden(c.at("architecture"),
+		"multi-architecture feature gate is not enabled in kubevirt-config, invalid entry %s. "+
+			"Leave it out, or use %s.", c.at("architecture"), runtime.GOARCH)
 }
 
 func checkHostname(c *check) {
@@ -116,6 +117,7 @@ func checkLifecycle(c *check) {
 		}
 	}
 	if evict := c.spec.EvictionStrategy; evict != nil && !slices.Contains(evictionStrategies, *evict) {
-		c.invalid(c.at("evictionStrategy"), *evict, "%s is set with an unrecognized option: %s", c.at("evictionStrategy"), *evict)
+		c.invalid(c.at("evictionStrategy"), *evict, "%s is set with an unrecognized option: %s", c.at("evictionStrategy"),
+			*evict)
 	}
 }

@@ -28,7 +28,8 @@ func (c *check) probe(p *field.Path, probe *v1.Probe, onPodNetwork bool) {
 		return
 	}
 	n := 0
-	for _, set := range []bool{probe.HTTPGet != nil, probe.TCPSocket != nil, probe.Exec != nil, probe.GuestAgentPing != nil} {
+	for _, set := range []bool{probe.HTTPGet != nil, probe.TCPSocket != nil, probe.Exec != nil,
+		probe.GuestAgentPing != nil} {
 		if set {
 			n++
 		}

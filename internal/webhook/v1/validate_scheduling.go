@@ -106,7 +106,9 @@ func (c *check) nodeRequirement(p *field.Path, r *corev1.NodeSelectorRequirement
 	}
 }
 
-func (c *check) podAffinity(p *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+func (c *check) podAffinity(
+	p *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm,
+) {
 	for i := range required {
 		c.podTerm(p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), &required[i])
 	}
@@ -189,7 +191,8 @@ func checkNetworkClaims(c *check) {
 		c.networkClaim(p.Index(i).Child("resourceClaim"), network.ResourceClaim, claims, seen)
 		for j := range c.spec.Domain.Devices.Interfaces {
 			if iface := &c.spec.Domain.Devices.Interfaces[j]; iface.Name == network.Name && iface.SRIOV == nil {
-				c.invalid(c.devices("interfaces").Index(j), iface.Name, "DRA network %q requires an SR-IOV interface binding", iface.Name)
+				c.invalid(c.devices("interfaces").Index(j), iface.Name, "DRA network %q requires an SR-IOV interface binding",
+					iface.Name)
 			}
 		}
 	}
@@ -206,7 +209,8 @@ func (c *check) networkClaim(p *field.Path, claim *v1.ClaimRequest, claims, seen
 	case request == "":
 		c.required(p.Child("requestName"), "requestName is required for DRA network")
 	case !claims[name]:
-		c.invalid(p.Child("claimName"), name, "network references resourceClaim %q which is not defined in spec.resourceClaims", name)
+		c.invalid(p.Child("claimName"), name,
+			"network references resourceClaim %q which is not defined in spec.resourceClaims", name)
 	case seen[name+"/"+request]:
 		c.invalid(p, name+"/"+request, "duplicate claimName/requestName combination %q", name+"/"+request)
 	}

@@ -32,7 +32,8 @@ func runRules(t *testing.T, cases []ruleCase) {
 			config := clusterconfig.Default()
 			if tc.config != nil {
 				var err error
-				if config, err = clusterconfig.FromKubeVirt(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: *tc.config}}); err != nil {
+				if config, err = clusterconfig.FromKubeVirt(
+					&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: *tc.config}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -117,13 +118,16 @@ func TestCPURules(t *testing.T) {
 				"spec.domain.cpu.numa.guestMappingPassthrough: hugepages must be requested",
 			}},
 		{name: "realtime alone", spec: cpuSpec(v1.CPU{Realtime: &v1.Realtime{}}), want: []string{
-			"spec.domain.cpu.dedicatedCpuPlacement: must be set to true", "spec.domain.cpu.numa.guestMappingPassthrough: must be defined",
+			"spec.domain.cpu.dedicatedCpuPlacement: must be set to true",
+			"spec.domain.cpu.numa.guestMappingPassthrough: must be defined",
 		}},
 		{name: "requests beyond limits", spec: newSpec(withResources([2]string{"2", "2Gi"}, [2]string{"1", "1Gi"})), want: []string{
-			"spec.domain.resources.requests.cpu: '2' is greater than", "spec.domain.resources.requests.memory: '2Gi' is greater than",
+			"spec.domain.resources.requests.cpu: '2' is greater than",
+			"spec.domain.resources.requests.memory: '2Gi' is greater than",
 		}},
 		{name: "negative", spec: newSpec(withResources([2]string{"-1", "-1"}, [2]string{"-1", "-1"})), want: []string{
-			"spec.domain.resources.requests.cpu: greater than or equal to 0", "spec.domain.resources.limits.cpu: greater than or equal to 0",
+			"spec.domain.resources.requests.cpu: greater than or equal to 0",
+			"spec.domain.resources.limits.cpu: greater than or equal to 0",
 			"spec.domain.resources.requests.memory: greater than or equal to 0",
 			"spec.domain.resources.limits.memory: greater than or equal to 0",
 		}},
@@ -183,7 +187,8 @@ func TestFirmwareRules(t *testing.T) {
 			want: []string{"spec.domain.firmware.acpi: no SLIC nor MSDM volume reference"}},
 		{name: "acpi tables elsewhere", spec: firmware(v1.Firmware{ACPI: &v1.ACPI{SlicNameRef: "v", MsdmNameRef: "w"}},
 			withVolume("v", *containerDisk())), want: []string{
-			"spec.domain.firmware.acpi.slicNameRef: unsupported type", "spec.domain.firmware.acpi.msdmNameRef: does not have a matching Volume",
+			"spec.domain.firmware.acpi.slicNameRef: unsupported type",
+			"spec.domain.firmware.acpi.msdmNameRef: does not have a matching Volume",
 		}},
 		{name: "kernel", spec: kernel(v1.KernelBoot{KernelArgs: "quiet", Container: &v1.KernelBootContainer{
 			Image: "img", KernelPath: "/boot/vmlinuz", InitrdPath: "/boot/initrd"}})},
@@ -207,7 +212,8 @@ func TestPlacementRules(t *testing.T) {
 		{name: "foreign architecture", spec: set(func(s *v1.VirtualMachineInstanceSpec) { s.Architecture = "s390x" }),
 			want: []string{"spec.architecture: multi-architecture feature gate"}},
 		{name: "foreign architecture by gate", spec: set(func(s *v1.VirtualMachineInstanceSpec) { s.Architecture = "s390x" }),
-			config: &v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"MultiArchitecture"}}}},
+			config: &v1.KubeVirtConfiguration{
+				DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"MultiArchitecture"}}}},
 		{name: "names", spec: set(func(s *v1.VirtualMachineInstanceSpec) { s.Hostname, s.Subdomain = "web", "a.b" })},
 		{name: "bad names", spec: set(func(s *v1.VirtualMachineInstanceSpec) { s.Hostname, s.Subdomain = "w.b", "A" }), want: []string{
 			"spec.hostname: DNS_LABEL", "spec.subdomain: DNS_SUBDOMAIN",

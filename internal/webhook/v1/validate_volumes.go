@@ -49,8 +49,8 @@ func checkVolumes(c *check) {
 	}
 }
 
-// volumeSource applies KubeVirt's rules for a volume. Package specsupport contains the values that KubeVirt accepts although no guest can
-// have them.
+// volumeSource applies KubeVirt's rules for a volume. Package specsupport contains the values that KubeVirt accepts
+// although no guest can have them.
 func (c *check) volumeSource(at *field.Path, volume *v1.Volume) {
 	need := func(name string, p *field.Path) {
 		if name == "" {
@@ -71,7 +71,8 @@ func (c *check) volumeSource(at *field.Path, volume *v1.Volume) {
 	case volume.ServiceAccount != nil:
 		need(volume.ServiceAccount.ServiceAccountName, at.Child("serviceAccount", "serviceAccountName"))
 	case volume.DownwardMetrics != nil && !c.config.IsEnabled(gateDownwardMetrics):
-		c.forbidden(at.Child("downwardMetrics"), "downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled.")
+		c.forbidden(at.Child("downwardMetrics"),
+			"downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled.")
 	}
 }
 
@@ -111,10 +112,12 @@ func checkVolumesUsed(c *check) {
 	}
 }
 
-// sameServiceAccount rejects a serviceAccount volume whose account differs from that of the Pod, because the Pod cannot get its token.
+// sameServiceAccount rejects a serviceAccount volume whose account differs from that of the Pod, because the Pod cannot
+// get its token.
 func (c *check) sameServiceAccount(volumeAccount string) {
 	if named := c.spec.ServiceAccountName; named != "" && volumeAccount != "" && named != volumeAccount {
-		c.invalid(c.at("serviceAccountName"), named, "serviceAccountName %s differs from that of the serviceAccount volume, %s. "+
-			"Name the same one, or leave serviceAccountName out.", named, volumeAccount)
+		c.invalid(c.at("serviceAccountName"), named,
+			"serviceAccountName %s differs from that of the serviceAccount volume, %s. "+
+				"Name the same one, or leave serviceAccountName out.", named, volumeAccount)
 	}
 }

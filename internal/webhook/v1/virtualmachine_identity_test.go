@@ -20,7 +20,8 @@ import (
 // mutated returns the metadata of a VM after admission. before is the stored VM, or nil for a new one.
 func mutated(t *testing.T, before, vm *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	t.Helper()
-	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create, Namespace: "ns"}}
+	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create,
+		Namespace: "ns"}}
 	raw := func(object any) []byte {
 		content, err := json.Marshal(object)
 		if err != nil {
@@ -56,7 +57,8 @@ func mutated(t *testing.T, before, vm *metav1.PartialObjectMetadata) *metav1.Par
 
 func TestIdentityAtAdmission(t *testing.T) {
 	vm := func(name string, annotations map[string]string) *metav1.PartialObjectMetadata {
-		out := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: annotations}}
+		out := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+			Annotations: annotations}}
 		out.APIVersion, out.Kind = v1.GroupVersion.String(), v1.VirtualMachineGroupVersionKind.Kind
 		return out
 	}

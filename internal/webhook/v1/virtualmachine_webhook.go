@@ -29,9 +29,9 @@ import (
 // +kubebuilder:webhook:path=/,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
 
-// vmMutator adds the finalizer and the record of the guest's identity to a new VM, keeps that record when a client replaces the VM without it,
-// and changes nothing else. It constructs the patch itself, because a patch that is computed from the decoded object would also add the zero
-// values of Go's types to the user's spec.
+// vmMutator adds the finalizer and the record of the guest's identity to a new VM, keeps that record when a client
+// replaces the VM without it, and changes nothing else. It constructs the patch itself, because a patch that is
+// computed from the decoded object would also add the zero values of Go's types to the user's spec.
 type vmMutator struct {
 	decoder admission.Decoder
 }
@@ -73,9 +73,11 @@ func addFinalizer(vm *metav1.PartialObjectMetadata) jsonpatch.Operation {
 
 func setRecord(vm *metav1.PartialObjectMetadata, record firmware.Record) jsonpatch.Operation {
 	if len(vm.Annotations) == 0 {
-		return jsonpatch.NewOperation("add", "/metadata/annotations", map[string]string{firmware.RecordAnnotation: record.Text()})
+		return jsonpatch.NewOperation("add", "/metadata/annotations",
+			map[string]string{firmware.RecordAnnotation: record.Text()})
 	}
-	return jsonpatch.NewOperation("add", "/metadata/annotations/"+strings.ReplaceAll(firmware.RecordAnnotation, "/", "~1"), record.Text())
+	return jsonpatch.NewOperation("add", "/metadata/annotations/"+strings.ReplaceAll(firmware.RecordAnnotation, "/", "~1"),
+		record.Text())
 }
 
 // vmValidator validates a VM by the rules for its VMI.
@@ -114,7 +116,8 @@ func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachin
 	warnings := vmWarnings(path, spec)
 	if len(errs) == 0 {
 		if complete {
-			warnings = append(warnings, errorsOfTemplate(path.Child("template"), vm.Namespace, vm.Name, spec.Template, config)...)
+			warnings = append(warnings,
+				errorsOfTemplate(path.Child("template"), vm.Namespace, vm.Name, spec.Template, config)...)
 		}
 		return warnings, nil
 	}
@@ -128,9 +131,9 @@ func specOf(vm *v1.VirtualMachine) *v1.VirtualMachineSpec {
 	return &vm.Spec
 }
 
-// keepsReservedLabels reports whether the reserved labels of a VM's template are unchanged. This also applies to our components, which add
-// none: a template that virt-controller writes may come from a user's VirtualMachineSnapshotContent or the patches of a
-// VirtualMachineRestore.
+// keepsReservedLabels reports whether the reserved labels of a VM's template are unchanged. This also applies to our
+// components, which add none: a template that virt-controller writes may come from a user's
+// VirtualMachineSnapshotContent or the patches of a VirtualMachineRestore.
 func keepsReservedLabels(before, after *v1.VirtualMachine) bool {
 	if before == nil || before.Spec.Template == nil || after.Spec.Template == nil {
 		return false
@@ -149,12 +152,16 @@ func validateRestoring(path *field.Path, before, after *v1.VirtualMachine) field
 	if strategyBefore == strategyAfter {
 		return nil
 	}
-	return field.ErrorList{field.Forbidden(path, fmt.Sprintf("Cannot update VM runStrategy until restore %q completes", *after.Status.RestoreInProgress))}
+	return field.ErrorList{field.Forbidden(path,
+		fmt.Sprintf("Cannot update VM runStrategy until restore %q completes", *after.Status.RestoreInProgress))}
 }
 
-// ValidateUpdate implements admission.Validator. It admits every update of a VM whose spec does not change, or that is being deleted,
-// unless a snapshot is being taken of it: a rule that a later version adds must not block changes of finalizers or labels.
-func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.VirtualMachine) (admission.Warnings, error) {
+// ValidateUpdate implements admission.Validator. It admits every update of a VM whose spec does not change, or that is
+// being deleted, unless a snapshot is being taken of it: a rule that a later version adds must not block changes of
+// finalizers or labels.
+func (v *vmValidator) ValidateUpdate(
+	ctx context.Context, before, after *v1.VirtualMachine,
+) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
@@ -167,7 +174,8 @@ func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.Virt
 	return v.validate(ctx, before, after)
 }
 
-// validateSnapshotLock rejects changes of fields that a snapshot includes while it is being taken, with KubeVirt's messages.
+// validateSnapshotLock rejects changes of fields that a snapshot includes while it is being taken, with KubeVirt's
+// messages.
 func validateSnapshotLock(path *field.Path, before, after *v1.VirtualMachine) field.ErrorList {
 	locked := after.Status.SnapshotInProgress
 	if locked == nil {
@@ -175,11 +183,13 @@ func validateSnapshotLock(path *field.Path, before, after *v1.VirtualMachine) fi
 	}
 	var errs field.ErrorList
 	if !equality.Semantic.DeepEqual(volumesOf(before), volumesOf(after)) {
-		errs = append(errs, field.Forbidden(path, fmt.Sprintf("Cannot update vm disks or volumes until snapshot %q completes", *locked)))
+		errs = append(errs, field.Forbidden(path,
+			fmt.Sprintf("Cannot update vm disks or volumes until snapshot %q completes", *locked)))
 	}
 	strategyBefore, err := before.RunStrategy()
 	if strategyAfter, newErr := after.RunStrategy(); err == nil && newErr == nil && strategyBefore != strategyAfter {
-		errs = append(errs, field.Forbidden(path, fmt.Sprintf("Cannot update vm running state until snapshot %q completes", *locked)))
+		errs = append(errs, field.Forbidden(path,
+			fmt.Sprintf("Cannot update vm running state until snapshot %q completes", *locked)))
 	}
 	return errs
 }
@@ -191,7 +201,9 @@ func volumesOf(vm *v1.VirtualMachine) []v1.Volume {
 	return vm.Spec.Template.Spec.Volumes
 }
 
-func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clusterconfig.Config, trusted bool) field.ErrorList {
+func validateVM(
+	path *field.Path, spec *v1.VirtualMachineSpec, config clusterconfig.Config, trusted bool,
+) field.ErrorList {
 	var errs field.ErrorList
 	switch {
 	case spec.Running != nil && spec.RunStrategy != nil:
@@ -200,7 +212,8 @@ func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clustercon
 	case spec.Running == nil && spec.RunStrategy == nil:
 		errs = append(errs, field.Required(path.Child("runStrategy"), "One of Running or RunStrategy must be specified"))
 	}
-	if strategy := spec.RunStrategy; strategy != nil && *strategy == v1.RunStrategyWaitAsReceiver && !config.IsEnabled(gateDecentralized) {
+	if strategy := spec.RunStrategy; strategy != nil && *strategy == v1.RunStrategyWaitAsReceiver &&
+		!config.IsEnabled(gateDecentralized) {
 		errs = append(errs, field.Invalid(path.Child("runStrategy"), *strategy, fmt.Sprintf(
 			"Invalid RunStrategy (%s), %s feature gate is not enabled in kubevirt resource", *strategy, gateDecentralized)))
 	}
@@ -227,14 +240,15 @@ func vmWarnings(path *field.Path, spec *v1.VirtualMachineSpec) []string {
 	list = append(list, specsupport.Warnings(specsupport.UnimplementedInVM(path, spec))...)
 	if template := spec.Template; template != nil {
 		at := path.Child("template")
-		list = append(list, instanceWarnings(at.Child("spec"), at.Child("metadata"), &template.Spec, template.ObjectMeta.Annotations)...)
+		list = append(list, instanceWarnings(at.Child("spec"), at.Child("metadata"), &template.Spec,
+			template.ObjectMeta.Annotations)...)
 	}
 	return list
 }
 
-// errorsOfTemplate returns warnings about the errors that a VMI from a valid template has only because of its defaults. A read-only disk
-// without a bus, for example, becomes a SATA disk, which cannot be read-only. These are only warnings, because the defaults may have
-// changed when the VMI is created.
+// errorsOfTemplate returns warnings about the errors that a VMI from a valid template has only because of its defaults.
+// A read-only disk without a bus, for example, becomes a SATA disk, which cannot be read-only. These are only warnings,
+// because the defaults may have changed when the VMI is created.
 func errorsOfTemplate(
 	path *field.Path, namespace, name string, template *v1.VirtualMachineInstanceTemplateSpec, config clusterconfig.Config,
 ) []string {

@@ -41,7 +41,8 @@ func readers(objects ...client.Object) reference.Finder {
 
 // KubeVirt admits these VMs without a warning, and refuses their VMIs when they start.
 func TestErrorsOfInstance(t *testing.T) {
-	readOnly := withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}}, containerDisk())
+	readOnly := withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}},
+		containerDisk())
 	linux := &v1beta1.VirtualMachineClusterPreference{ObjectMeta: metav1.ObjectMeta{Name: "linux"}}
 	linux.Spec.Devices = &v1beta1.DevicePreferences{PreferredDiskBus: v1.DiskBusVirtio}
 	for _, tc := range []struct {
@@ -98,7 +99,8 @@ func TestHopelessInference(t *testing.T) {
 	vm := newVM("vm")
 	vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 	vm.Spec.Preference = &v1.PreferenceMatcher{InferFromVolume: "missing"}
-	_, err := (&vmValidator{config: fixedConfig{clusterconfig.Default()}, finder: readers()}).ValidateCreate(t.Context(), vm)
+	_, err := (&vmValidator{config: fixedConfig{clusterconfig.Default()}, finder: readers()}).ValidateCreate(t.Context(),
+		vm)
 	if !apierrors.IsBadRequest(err) || err.Error() != "unable to find volume missing to infer defaults" {
 		t.Errorf("got %v", err)
 	}
@@ -142,7 +144,8 @@ func TestInstancetypeOfVM(t *testing.T) {
 			want: []string{"spec.instancetype: failure checking preference requirements: insufficient CPU resources of 3 vCPU provided by instance type, preference requires 4 vCPU"},
 		},
 		"CPUs that cannot be spread": {
-			instancetype: "sound", preference: "spread", want: []string{"instancetype.spec.cpu.guest: 3 vCPUs provided by the instance type are not divisible by the "},
+			instancetype: "sound", preference: "spread",
+			want: []string{"instancetype.spec.cpu.guest: 3 vCPUs provided by the instance type are not divisible by the "},
 		},
 		"an unknown kind": {
 			instancetype: "sound", change: func(s *v1.VirtualMachineSpec) { s.Instancetype.Kind = "Pod" },
@@ -165,7 +168,8 @@ func TestInstancetypeOfVM(t *testing.T) {
 				tc.change(&vm.Spec)
 			}
 			before := vm.DeepCopy()
-			_, err := (&vmValidator{config: fixedConfig{config}, finder: readers(small, sound, demanding, spread)}).ValidateCreate(t.Context(), vm)
+			_, err := (&vmValidator{config: fixedConfig{config},
+				finder: readers(small, sound, demanding, spread)}).ValidateCreate(t.Context(), vm)
 			var got []string
 			if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 				for _, cause := range status.Status().Details.Causes {

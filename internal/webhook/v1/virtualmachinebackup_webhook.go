@@ -17,8 +17,8 @@ import (
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=backup.kubevirt.io,resources=virtualmachinebackups,verbs=create,versions=v1alpha1,name=virtualmachinebackup-validator.backup.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=backup.kubevirt.io,resources=virtualmachinebackuptrackers,verbs=create,versions=v1alpha1,name=virtualmachinebackuptracker-validator.backup.kubevirt.io,admissionReviewVersions=v1
 
-// backupValidator checks the feature gate of backups and their trackers. The schemas have the rules for the specs. KubeVirt also refuses a
-// second backup of a source, which waits here.
+// backupValidator checks the feature gate of backups and their trackers. The schemas have the rules for the specs.
+// KubeVirt also refuses a second backup of a source, which waits here.
 type backupValidator[T runtime.Object] struct {
 	deletable[T]
 	config ConfigSource

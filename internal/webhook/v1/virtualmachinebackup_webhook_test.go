@@ -11,11 +11,14 @@ import (
 )
 
 func TestBackupNeedsItsFeatureGate(t *testing.T) {
-	for gate, want := range map[string]string{clusterconfig.GateIncrementalBackup: "", gateSnapshot: "IncrementalBackup feature gate not enabled"} {
+	for gate, want := range map[string]string{clusterconfig.GateIncrementalBackup: "",
+		gateSnapshot: "IncrementalBackup feature gate not enabled"} {
 		config := clusterconfig.Config{FeatureGates: clusterconfig.NewFeatureGates([]string{gate}, nil)}
-		_, err := (&backupValidator[*v1alpha1.VirtualMachineBackup]{config: fixedConfig{config}}).ValidateCreate(t.Context(), &v1alpha1.VirtualMachineBackup{})
+		_, err := (&backupValidator[*v1alpha1.VirtualMachineBackup]{config: fixedConfig{config}}).ValidateCreate(t.Context(),
+			&v1alpha1.VirtualMachineBackup{})
 		expectRefused(t, err, want)
-		_, err = (&backupValidator[*v1alpha1.VirtualMachineBackupTracker]{config: fixedConfig{config}}).ValidateCreate(t.Context(), &v1alpha1.VirtualMachineBackupTracker{})
+		_, err = (&backupValidator[*v1alpha1.VirtualMachineBackupTracker]{config: fixedConfig{config}}).ValidateCreate(
+			t.Context(), &v1alpha1.VirtualMachineBackupTracker{})
 		expectRefused(t, err, want)
 	}
 }

@@ -37,7 +37,8 @@ import (
 // maxShownText is how many characters of a user's text a message contains.
 const maxShownText = 256
 
-// cloneMutator sets the name of the target of a new clone, if it has none. Like vmMutator, it constructs the patch itself.
+// cloneMutator sets the name of the target of a new clone, if it has none. Like vmMutator, it constructs the patch
+// itself.
 type cloneMutator struct {
 	decoder admission.Decoder
 }
@@ -61,8 +62,8 @@ func (m *cloneMutator) Handle(_ context.Context, request admission.Request) admi
 	}))
 }
 
-// cloneValidator validates a clone, with KubeVirt's messages. Changes of the spec are admitted, and have an effect until the target is
-// created.
+// cloneValidator validates a clone, with KubeVirt's messages. Changes of the spec are admitted, and have an effect
+// until the target is created.
 type cloneValidator struct {
 	deletable[*v1beta1.VirtualMachineClone]
 	config ConfigSource
@@ -71,30 +72,35 @@ type cloneValidator struct {
 var _ admission.Validator[*v1beta1.VirtualMachineClone] = (*cloneValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *cloneValidator) ValidateCreate(_ context.Context, vmClone *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+func (v *cloneValidator) ValidateCreate(
+	_ context.Context, vmClone *v1beta1.VirtualMachineClone,
+) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(gateSnapshot) {
 		return nil, apierrors.NewBadRequest("snapshot feature gate is not enabled")
 	}
 	return validateClone(vmClone)
 }
 
-// ValidateUpdate implements admission.Validator. It admits every update that does not change the spec: a rule that a later version adds
-// must not block changes of labels.
-func (*cloneValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
+// ValidateUpdate implements admission.Validator. It admits every update that does not change the spec: a rule that a
+// later version adds must not block changes of labels.
+func (*cloneValidator) ValidateUpdate(
+	_ context.Context, before, after *v1beta1.VirtualMachineClone,
+) (admission.Warnings, error) {
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
 	return validateClone(after)
 }
 
-// validateClone returns KubeVirt's errors in KubeVirt's order, with its types and paths, some of which differ from the schema. An error
-// that KubeVirt does not have has the field's own path.
+// validateClone returns KubeVirt's errors in KubeVirt's order, with its types and paths, some of which differ from the
+// schema. An error that KubeVirt does not have has the field's own path.
 func validateClone(vmClone *v1beta1.VirtualMachineClone) (admission.Warnings, error) {
 	path, spec := field.NewPath("spec"), &vmClone.Spec
 	errs := slices.Concat(
 		validateFilters(path.Child("annotationFilters"), path.Child("annotations"), spec.AnnotationFilters),
 		validateFilters(path.Child("labelFilters"), path.Child("labels"), spec.LabelFilters),
-		validateFilters(path.Child("template", "annotationFilters"), path.Child("template", "annotations"), spec.Template.AnnotationFilters),
+		validateFilters(path.Child("template", "annotationFilters"), path.Child("template", "annotations"),
+			spec.Template.AnnotationFilters),
 		validateFilters(path.Child("template", "labelFilters"), path.Child("template", "labels"), spec.Template.LabelFilters),
 		validateCloneKinds(path, spec),
 		validateCloneSource(path.Child("Source"), spec.Source),
@@ -136,10 +142,12 @@ func validateFilters(path, named *field.Path, filters []string) field.ErrorList 
 			errs = append(errs, field.TooLong(path.Index(i), "", clone.MaxFilter))
 		default:
 			if strings.Contains(filter[1:], "!") {
-				invalid(named, filter, misplaced, named, filter, "negation", "!", "NegationChar can be only used at the beginning of the filter")
+				invalid(named, filter, misplaced, named, filter, "negation", "!",
+					"NegationChar can be only used at the beginning of the filter")
 			}
 			if strings.Contains(filter[:len(filter)-1], "*") {
-				invalid(named, filter, misplaced, named, filter, "wildcard", "*", "WildcardChar can be only at the end of the filter")
+				invalid(named, filter, misplaced, named, filter, "wildcard", "*",
+					"WildcardChar can be only at the end of the filter")
 			}
 		}
 	}
@@ -154,7 +162,8 @@ func validateFilters(path, named *field.Path, filters []string) field.ErrorList 
 // validateCloneKinds validates the kinds of source and target.
 func validateCloneKinds(path *field.Path, spec *v1beta1.VirtualMachineCloneSpec) field.ErrorList {
 	var errs field.ErrorList
-	if source := spec.Source; source != nil && source.Kind != v1.VirtualMachineGroupVersionKind.Kind && source.Kind != "VirtualMachineSnapshot" {
+	if source := spec.Source; source != nil && source.Kind != v1.VirtualMachineGroupVersionKind.Kind &&
+		source.Kind != "VirtualMachineSnapshot" {
 		errs = append(errs, field.Invalid(path.Child("Source", "Kind"), source.Kind, "Source kind is not supported"))
 	}
 	if target := spec.Target; target != nil && target.Kind != v1.VirtualMachineGroupVersionKind.Kind {
@@ -186,7 +195,8 @@ func validateCloneTarget(path *field.Path, spec *v1beta1.VirtualMachineCloneSpec
 		source.Kind != v1.VirtualMachineGroupVersionKind.Kind || target.Kind != v1.VirtualMachineGroupVersionKind.Kind {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path.Child("name"), target.Name, "Target name cannot be equal to source name when both are VirtualMachines")}
+	return field.ErrorList{field.Invalid(path.Child("name"), target.Name,
+		"Target name cannot be equal to source name when both are VirtualMachines")}
 }
 
 func validateAddresses(path *field.Path, addresses map[string]string) field.ErrorList {
@@ -197,13 +207,15 @@ func validateAddresses(path *field.Path, addresses map[string]string) field.Erro
 			continue
 		}
 		if mac, err := net.ParseMAC(address); err != nil || len(mac) > len(reservedMAC) {
-			errs = append(errs, field.Invalid(path.Child(name), address, fmt.Sprintf("interface %s has malformed MAC address (%s).", name, address)))
+			errs = append(errs, field.Invalid(path.Child(name), address,
+				fmt.Sprintf("interface %s has malformed MAC address (%s).", name, address)))
 		}
 	}
 	return errs
 }
 
-// validateClonePatches rejects patches that are not JSON, as KubeVirt does, and warns of patches that the restore will reject.
+// validateClonePatches rejects patches that are not JSON, as KubeVirt does, and warns of patches that the restore will
+// reject.
 func validateClonePatches(path *field.Path, patches []string) (admission.Warnings, field.ErrorList) {
 	var warnings []string
 	var errs field.ErrorList

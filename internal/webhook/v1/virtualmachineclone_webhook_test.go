@@ -22,9 +22,12 @@ import (
 )
 
 func newClone(name string, changes ...func(*clonev1beta1.VirtualMachineCloneSpec)) *clonev1beta1.VirtualMachineClone {
-	vmClone := &clonev1beta1.VirtualMachineClone{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
-	vmClone.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
-	vmClone.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "copy"}
+	vmClone := &clonev1beta1.VirtualMachineClone{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+		Name: name}}
+	vmClone.Spec.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: "vm"}
+	vmClone.Spec.Target = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: "copy"}
 	for _, change := range changes {
 		change(&vmClone.Spec)
 	}
@@ -63,7 +66,8 @@ func TestClones(t *testing.T) {
 	type spec = clonev1beta1.VirtualMachineCloneSpec
 	labels := func(filters ...string) func(*spec) { return func(s *spec) { s.LabelFilters = filters } }
 	fromSnapshot := func(s *spec) {
-		s.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot", Name: "snap"}
+		s.Source = &corev1.TypedLocalObjectReference{APIGroup: ptr.To("snapshot.kubevirt.io"), Kind: "VirtualMachineSnapshot",
+			Name: "snap"}
 	}
 	for name, tc := range map[string]struct {
 		change func(*spec)
@@ -76,7 +80,8 @@ func TestClones(t *testing.T) {
 		"of another kind":  {change: func(s *spec) { s.Source.Kind = "Pod" }, want: []cause{invalid("spec.Source.Kind", "Source kind is not supported")}},
 		"without a kind": {
 			change: func(s *spec) { s.Source.Kind = "" },
-			want:   []cause{invalid("spec.Source.Kind", "Source kind is not supported"), invalid("spec.Source", "Source's Kind cannot be empty")},
+			want: []cause{invalid("spec.Source.Kind", "Source kind is not supported"),
+				invalid("spec.Source", "Source's Kind cannot be empty")},
 		},
 		"without a group":   {change: func(s *spec) { s.Source.APIGroup = nil }, want: []cause{invalid("spec.Source.APIGroup", "Source's APIGroup cannot be empty")}},
 		"of an empty group": {change: func(s *spec) { s.Source.APIGroup = ptr.To("") }, want: []cause{invalid("spec.Source.APIGroup", "Source's APIGroup cannot be empty")}},
@@ -84,7 +89,8 @@ func TestClones(t *testing.T) {
 		"to another kind":   {change: func(s *spec) { s.Target.Kind = "Pod" }, want: []cause{invalid("spec.Target.Kind", "Target kind is not supported")}},
 		"to itself": {
 			change: func(s *spec) { s.Target.Name = "vm" },
-			want:   []cause{invalid("spec.target.name", "Target name cannot be equal to source name when both are VirtualMachines")},
+			want: []cause{invalid("spec.target.name",
+				"Target name cannot be equal to source name when both are VirtualMachines")},
 		},
 		"to a snapshot's name": {change: func(s *spec) { fromSnapshot(s); s.Target.Name = "snap" }},
 		"MAC addresses": {change: func(s *spec) {
@@ -96,7 +102,8 @@ func TestClones(t *testing.T) {
 		},
 		"a MAC address that is too long": {
 			change: func(s *spec) { s.NewMacAddresses = map[string]string{"default": "02:00:00:00:00:00:00:01"} },
-			want:   []cause{invalid("spec.newMacAddresses.default", "interface default has malformed MAC address (02:00:00:00:00:00:00:01).")},
+			want: []cause{invalid("spec.newMacAddresses.default",
+				"interface default has malformed MAC address (02:00:00:00:00:00:00:01).")},
 		},
 		"a patch that is not JSON": {
 			change: func(s *spec) { s.Patches = []string{`{"op":"remove","path":"/spec/x"}`, `{"op"`} },
@@ -164,7 +171,8 @@ func TestClonesWarnOfPatches(t *testing.T) {
 		s.Patches = []string{`{"op":"remove","path":"/metadata/name"}`, `{"op":"remove","path":"/metadata/uid"}`}
 	})
 	warnings, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateCreate(t.Context(), vmClone)
-	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "spec.patches[0]: the VM cannot be cloned: patching is valid only") {
+	if err != nil || len(warnings) != 1 ||
+		!strings.Contains(warnings[0], "spec.patches[0]: the VM cannot be cloned: patching is valid only") {
 		t.Errorf("got %q, %v", warnings, err)
 	}
 }
@@ -173,7 +181,8 @@ func TestClonesThatDoNotChangeStayValid(t *testing.T) {
 	before := newClone("c", func(s *clonev1beta1.VirtualMachineCloneSpec) { s.Source.Kind = "Pod" })
 	after := before.DeepCopy()
 	after.Labels = map[string]string{"a": "b"}
-	if _, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateUpdate(t.Context(), before, after); err != nil {
+	if _, err := (&cloneValidator{config: fixedConfig{clusterconfig.Default()}}).ValidateUpdate(t.Context(), before,
+		after); err != nil {
 		t.Error(err)
 	}
 }

@@ -34,7 +34,8 @@ const templateGroup = "template.kubevirt.io"
 // exportSource is a kind of source.
 type exportSource struct{ group, noName, otherGroup string }
 
-// exportSources are the kinds of sources that KubeVirt accepts. Those that are not exported wait, with a condition that says so.
+// exportSources are the kinds of sources that KubeVirt accepts. Those that are not exported wait, with a condition that
+// says so.
 var exportSources = map[string]exportSource{
 	"PersistentVolumeClaim":  {"", "PVC name must not be empty", "PVC API group must be missing or blank"},
 	"VirtualMachine":         {v1.GroupVersion.Group, "Virtual Machine name must not be empty", "VM API group must be " + v1.GroupVersion.Group},
@@ -44,7 +45,9 @@ var exportSources = map[string]exportSource{
 }
 
 // ValidateCreate implements admission.Validator.
-func (exportValidator) ValidateCreate(_ context.Context, vmExport *exportv1.VirtualMachineExport) (admission.Warnings, error) {
+func (exportValidator) ValidateCreate(
+	_ context.Context, vmExport *exportv1.VirtualMachineExport,
+) (admission.Warnings, error) {
 	path, source := field.NewPath("spec", "source"), vmExport.Spec.Source
 	known, found := exportSources[source.Kind]
 	if !found {
@@ -64,11 +67,14 @@ func (exportValidator) ValidateCreate(_ context.Context, vmExport *exportv1.Virt
 }
 
 // ValidateUpdate implements admission.Validator.
-func (exportValidator) ValidateUpdate(_ context.Context, before, after *exportv1.VirtualMachineExport) (admission.Warnings, error) {
+func (exportValidator) ValidateUpdate(
+	_ context.Context, before, after *exportv1.VirtualMachineExport,
+) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	return nil, invalidExport(after, field.Forbidden(field.NewPath("spec"), "spec in immutable after creation")) // KubeVirt's text
+	// KubeVirt's text
+	return nil, invalidExport(after, field.Forbidden(field.NewPath("spec"), "spec in immutable after creation"))
 }
 
 func invalidExport(vmExport *exportv1.VirtualMachineExport, errs ...*field.Error) error {

@@ -15,7 +15,8 @@ import (
 )
 
 func newExport(group *string, kind, name string) *exportv1.VirtualMachineExport {
-	vmExport := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Name: "export", Namespace: metav1.NamespaceDefault}}
+	vmExport := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Name: "export",
+		Namespace: metav1.NamespaceDefault}}
 	vmExport.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: group, Kind: kind, Name: name}
 	return vmExport
 }

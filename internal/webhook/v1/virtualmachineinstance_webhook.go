@@ -56,8 +56,8 @@ func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachin
 	return warnings, invalidVMI(vmi, errs)
 }
 
-// ValidateUpdate implements admission.Validator. Only our components may change the spec, which describes the running guest, and of its
-// disks and volumes only what can be plugged.
+// ValidateUpdate implements admission.Validator. Only our components may change the spec, which describes the running
+// guest, and of its disks and volumes only what can be plugged.
 func (v *vmiValidator) ValidateUpdate(
 	ctx context.Context, before, after *v1.VirtualMachineInstance,
 ) (admission.Warnings, error) {

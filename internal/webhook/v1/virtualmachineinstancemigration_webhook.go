@@ -51,7 +51,9 @@ type migrationValidator struct {
 var _ admission.Validator[*v1.VirtualMachineInstanceMigration] = (*migrationValidator)(nil)
 
 // ValidateCreate implements admission.Validator. The messages are KubeVirt's.
-func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
+func (v *migrationValidator) ValidateCreate(
+	ctx context.Context, m *v1.VirtualMachineInstanceMigration,
+) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	if errs := v.fieldErrors(ctx, path, &m.Spec); len(errs) > 0 {
 		return nil, specsupport.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), m.Name, errs)
@@ -69,12 +71,15 @@ func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMa
 	}
 	condition := vmistatus.Migratability(&vmi.Status)
 	if condition != nil && condition.Status == corev1.ConditionFalse {
-		return warnings, apierrors.NewBadRequest(fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message))
+		return warnings, apierrors.NewBadRequest(
+			fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message))
 	}
 	return warnings, v.checkNoOther(ctx, m)
 }
 
-func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec) field.ErrorList {
+func (v *migrationValidator) fieldErrors(
+	ctx context.Context, path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec,
+) field.ErrorList {
 	var errs field.ErrorList
 	if spec.VMIName == "" {
 		errs = append(errs, field.Required(path.Child("vmiName"), "vmiName is missing"))
@@ -87,7 +92,8 @@ func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, 
 	}
 	for name, set := range map[string]bool{"sendTo": spec.SendTo != nil, "receive": spec.Receive != nil} {
 		if set {
-			errs = append(errs, field.Forbidden(path.Child(name), gateDecentralized+" feature gate is not enabled in kubevirt-config"))
+			errs = append(errs, field.Forbidden(path.Child(name),
+				gateDecentralized+" feature gate is not enabled in kubevirt-config"))
 		}
 	}
 	return errs
@@ -102,8 +108,9 @@ func (v *migrationValidator) checkNoOther(ctx context.Context, m *v1.VirtualMach
 	case err != nil:
 		return apierrors.NewInternalError(fmt.Errorf("cannot list other migrations: %w", err))
 	case active != "":
-		return apierrors.NewBadRequest(fmt.Sprintf("in-flight migration detected. Active migration job (%s) is currently already in progress for VMI %s.",
-			active, m.Spec.VMIName))
+		return apierrors.NewBadRequest(
+			fmt.Sprintf("in-flight migration detected. Active migration job (%s) is currently already in progress for VMI %s.",
+				active, m.Spec.VMIName))
 	default:
 		return nil
 	}

@@ -31,7 +31,8 @@ var _ = Describe("a migration", func() {
 		}
 		Expect(k8s.Status().Update(ctx, vmi)).To(Succeed())
 	}
-	request := func(vmi string, change ...func(*v1.VirtualMachineInstanceMigrationSpec)) *v1.VirtualMachineInstanceMigration {
+	request := func(vmi string,
+		change ...func(*v1.VirtualMachineInstanceMigrationSpec)) *v1.VirtualMachineInstanceMigration {
 		m := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "go-"}}
 		m.Spec.VMIName = vmi
 		for _, c := range change {
@@ -58,17 +59,20 @@ var _ = Describe("a migration", func() {
 		Expect(k8s.Update(ctx, changed)).To(MatchError(ContainSubstring("update of Migration object's spec is restricted")))
 		changed = m.DeepCopy()
 		changed.Labels[v1.MigrationSelectorLabel] = "other"
-		Expect(k8s.Update(ctx, changed)).To(MatchError(ContainSubstring("selector label can't be modified on an in-flight migration")))
+		Expect(k8s.Update(ctx, changed)).To(
+			MatchError(ContainSubstring("selector label can't be modified on an in-flight migration")))
 		changed = m.DeepCopy()
 		changed.Labels = nil
-		Expect(k8s.Update(ctx, changed)).To(MatchError(ContainSubstring("selector label can't be removed from an in-flight migration")))
+		Expect(k8s.Update(ctx, changed)).To(
+			MatchError(ContainSubstring("selector label can't be removed from an in-flight migration")))
 	})
 
 	It("is the only unfinished migration of its VMI", func() {
 		guest("busy", nil)
 		first := request("busy")
 		Expect(create(k8s, first)).To(Succeed())
-		message := fmt.Sprintf("in-flight migration detected. Active migration job (%s) is currently already in progress for VMI busy.", first.UID)
+		message := fmt.Sprintf(
+			"in-flight migration detected. Active migration job (%s) is currently already in progress for VMI busy.", first.UID)
 		Expect(create(k8s, request("busy"))).To(MatchError(ContainSubstring(message)))
 		guest("idle", nil)
 		Expect(create(k8s, request("idle"))).To(Succeed())
@@ -83,10 +87,12 @@ var _ = Describe("a migration", func() {
 		Expect(create(k8s, request("over"))).To(MatchError(ContainSubstring("Cannot migrate VMI in finalized state.")))
 		guest("bound", func(s *v1.VirtualMachineInstanceStatus) {
 			s.Conditions = []v1.VirtualMachineInstanceCondition{{
-				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse, Reason: "DisksNotLiveMigratable", Message: "disk root",
+				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse, Reason: "DisksNotLiveMigratable",
+				Message: "disk root",
 			}}
 		})
-		Expect(create(k8s, request("bound"))).To(MatchError(ContainSubstring("Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root")))
+		Expect(create(k8s, request("bound"))).To(
+			MatchError(ContainSubstring("Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root")))
 	})
 
 	It("must name its VMI and must not set a priority", func() {

@@ -44,13 +44,15 @@ func (v *replicaSetValidator) validate(
 	warnings := replicaSetWarnings(path, &set.Spec)
 	if len(errs) == 0 {
 		name := set.Name + "xxxxx" // has the length of its VMIs' names
-		return append(warnings, errorsOfTemplate(path.Child("template"), set.Namespace, name, set.Spec.Template, config)...), nil
+		return append(warnings, errorsOfTemplate(path.Child("template"), set.Namespace, name, set.Spec.Template, config)...),
+			nil
 	}
-	return warnings, specsupport.NewInvalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name, errs)
+	return warnings, specsupport.NewInvalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name,
+		errs)
 }
 
-// ValidateUpdate implements admission.Validator. It admits every update that does not change the template or the selector: a
-// rule that a later version adds must not block scaling, pausing or deleting a set.
+// ValidateUpdate implements admission.Validator. It admits every update that does not change the template or the
+// selector: a rule that a later version adds must not block scaling, pausing or deleting a set.
 func (v *replicaSetValidator) ValidateUpdate(
 	_ context.Context, before, after *v1.VirtualMachineInstanceReplicaSet,
 ) (admission.Warnings, error) {
@@ -61,7 +63,9 @@ func (v *replicaSetValidator) ValidateUpdate(
 	return v.validate(before.Spec.Template, after)
 }
 
-func validateReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec, config clusterconfig.Config) field.ErrorList {
+func validateReplicaSet(
+	path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec, config clusterconfig.Config,
+) field.ErrorList {
 	if spec.Template == nil {
 		return field.ErrorList{field.Required(path.Child("template"), "missing virtual machine template.")}
 	}
@@ -82,12 +86,16 @@ func replicaSetWarnings(path *field.Path, spec *v1.VirtualMachineInstanceReplica
 		return nil
 	}
 	at := path.Child("template")
-	warnings := instanceWarnings(at.Child("spec"), at.Child("metadata"), &spec.Template.Spec, spec.Template.ObjectMeta.Annotations)
+	warnings := instanceWarnings(at.Child("spec"), at.Child("metadata"), &spec.Template.Spec,
+		spec.Template.ObjectMeta.Annotations)
 	if s := spec.Selector; s != nil && len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		warnings = append(warnings, path.Child("selector").String()+" is empty: the set takes over every VMI of its namespace that has no owner")
+		warnings = append(warnings,
+			path.Child("selector").String()+" is empty: the set takes over every VMI of its namespace that has no owner")
 	}
 	if len(spec.Template.ObjectMeta.Labels) == 0 {
-		warnings = append(warnings, at.Child("metadata", "labels").String()+" is empty: the set creates no VMIs, because it could not find them afterwards")
+		warnings = append(warnings,
+			at.Child("metadata", "labels").String()+
+				" is empty: the set creates no VMIs, because it could not find them afterwards")
 	}
 	return warnings
 }

@@ -21,7 +21,8 @@ import (
 // newReplicaSet returns a set with the template newSpec.
 func newReplicaSet(name string, options ...specOption) *v1.VirtualMachineInstanceReplicaSet {
 	labels := map[string]string{"app": name}
-	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}
+	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Namespace: metav1.NamespaceDefault}}
 	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
 	set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: *newSpec(options...),
@@ -34,7 +35,8 @@ func withHostname(hostname string) specOption {
 }
 
 func TestReplicaSet(t *testing.T) {
-	readOnly := withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}}, containerDisk())
+	readOnly := withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}},
+		containerDisk())
 	for _, tc := range []struct {
 		name    string
 		option  specOption
@@ -50,14 +52,16 @@ func TestReplicaSet(t *testing.T) {
 			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}
 		}, fault: `spec.selector: Invalid value: "app=other": selector does not match labels.`},
 		{name: "selector that is none", change: func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
-			s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Near"}}}
+			s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app",
+				Operator: "Near"}}}
 		}, fault: `"Near" is not a valid label selector operator`},
 		{name: "no selector", change: func(s *v1.VirtualMachineInstanceReplicaSetSpec) { s.Selector = nil },
 			fault: "selector does not match labels."},
 		{name: "selector of everything", change: func(s *v1.VirtualMachineInstanceReplicaSetSpec) { s.Selector = &metav1.LabelSelector{} },
 			warning: "spec.selector is empty"},
 		{name: "no labels", change: func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
-			s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "DoesNotExist"}}}
+			s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x",
+				Operator: "DoesNotExist"}}}
 			s.Template.ObjectMeta.Labels = nil
 		}, warning: "spec.template.metadata.labels is empty"},
 		{name: "a fault of the instance only", option: readOnly,
@@ -124,6 +128,7 @@ var _ = Describe("a replica set", func() {
 		kv := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: "guarded-set", Namespace: "kubevirt"}}
 		kv.Spec.UninstallStrategy = v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist
 		_, err := (&kubeVirtValidator{reader: k8s}).ValidateDelete(ctx, kv)
-		Expect(err).To(MatchError(ContainSubstring("Virtual Machine Instance Replica Sets present, such as default/workload")))
+		Expect(err).To(MatchError(
+			ContainSubstring("Virtual Machine Instance Replica Sets present, such as default/workload")))
 	})
 })

@@ -39,13 +39,15 @@ func (v *poolValidator) ValidateCreate(_ context.Context, pool *poolv1.VirtualMa
 	return v.validate(nil, pool)
 }
 
-// validate validates a pool. before is the stored template, or nil for a new pool. found are errors that the caller has already found.
+// validate validates a pool. before is the stored template, or nil for a new pool. found are errors that the caller has
+// already found.
 func (v *poolValidator) validate(
 	before *poolv1.VirtualMachineTemplateSpec, pool *poolv1.VirtualMachinePool, found ...*field.Error,
 ) (admission.Warnings, error) {
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := append(validatePool(path, &pool.Spec, config), found...)
-	errs = append(errs, tooLarge(path.Child("virtualMachineTemplate"), maxTemplate, before, pool.Spec.VirtualMachineTemplate)...)
+	errs = append(errs, tooLarge(path.Child("virtualMachineTemplate"), maxTemplate, before,
+		pool.Spec.VirtualMachineTemplate)...)
 	if pool.Spec.VirtualMachineTemplate != nil {
 		errs = append(errs, foreignDataVolumes(path.Child("virtualMachineTemplate", "spec"), vmOfPool(pool), nil)...)
 	}
@@ -62,17 +64,20 @@ func (v *poolValidator) validate(
 	return warnings, specsupport.NewInvalid(kind, pool.Name, errs)
 }
 
-// ValidateUpdate implements admission.Validator. It validates only updates that change fields with rules: a rule that a later version adds
-// must not block scaling, pausing or deleting a pool.
-func (v *poolValidator) ValidateUpdate(_ context.Context, before, after *poolv1.VirtualMachinePool) (admission.Warnings, error) {
+// ValidateUpdate implements admission.Validator. It validates only updates that change fields with rules: a rule that a
+// later version adds must not block scaling, pausing or deleting a pool.
+func (v *poolValidator) ValidateUpdate(
+	_ context.Context, before, after *poolv1.VirtualMachinePool,
+) (admission.Warnings, error) {
 	scaled := before.Spec.DeepCopy()
 	scaled.Replicas, scaled.Paused = after.Spec.Replicas, after.Spec.Paused
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(scaled, &after.Spec) {
 		return nil, nil
 	}
 	if !equality.Semantic.DeepEqual(before.Spec.Selector, after.Spec.Selector) {
-		return v.validate(before.Spec.VirtualMachineTemplate, after, field.Invalid(field.NewPath("spec", "selector"), metav1.FormatLabelSelector(after.Spec.Selector),
-			"selector is immutable after creation."))
+		return v.validate(before.Spec.VirtualMachineTemplate, after,
+			field.Invalid(field.NewPath("spec", "selector"), metav1.FormatLabelSelector(after.Spec.Selector),
+				"selector is immutable after creation."))
 	}
 	return v.validate(before.Spec.VirtualMachineTemplate, after)
 }
@@ -139,7 +144,8 @@ func validateScaleIn(path *field.Path, strategy *poolv1.VirtualMachinePoolScaleI
 	}
 	errs := validateOneStrategy(path, strategy.Unmanaged != nil, strategy.Opportunistic != nil, strategy.Proactive != nil)
 	if strategy.Proactive != nil {
-		errs = append(errs, validateSelection(path.Child("proactive", "selectionPolicy"), strategy.Proactive.SelectionPolicy)...)
+		errs = append(errs, validateSelection(path.Child("proactive", "selectionPolicy"),
+			strategy.Proactive.SelectionPolicy)...)
 	}
 	return errs
 }
@@ -150,7 +156,8 @@ func validateUpdates(path *field.Path, strategy *poolv1.VirtualMachinePoolUpdate
 	}
 	errs := validateOneStrategy(path, strategy.Unmanaged != nil, strategy.Opportunistic != nil, strategy.Proactive != nil)
 	if strategy.Proactive != nil {
-		errs = append(errs, validateSelection(path.Child("proactive", "selectionPolicy"), strategy.Proactive.SelectionPolicy)...)
+		errs = append(errs, validateSelection(path.Child("proactive", "selectionPolicy"),
+			strategy.Proactive.SelectionPolicy)...)
 	}
 	return errs
 }

@@ -46,7 +46,8 @@ func TestPool(t *testing.T) {
 		return &poolv1.VirtualMachinePoolSelectionPolicy{Selectors: &selectors}
 	}
 	near := poolv1.VirtualMachinePoolSelectors{
-		LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Near"}}},
+		LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app",
+			Operator: "Near"}}},
 	}
 	for _, tc := range []struct {
 		name    string
@@ -73,7 +74,8 @@ func TestPool(t *testing.T) {
 			s.VirtualMachineTemplate.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "u1.small"}
 		}},
 		{name: "an error of the instance only", warning: "spec.virtualMachineTemplate.spec.template.spec.domain.devices.disks[0].disk.bus keeps the VM from starting",
-			option: withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}}, containerDisk())},
+			option: withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}},
+				containerDisk())},
 
 		{name: "a DataVolume in another namespace", change: func(s *poolSpec) {
 			s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{
@@ -111,11 +113,12 @@ func TestPool(t *testing.T) {
 		}, fault: "spec.scaleInStrategy.proactive.selectionPolicy.selectors.labelSelector"},
 		{name: "an invalid requirement of updates", change: func(s *poolSpec) {
 			s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{
-				Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{SelectionPolicy: selecting(poolv1.VirtualMachinePoolSelectors{
-					NodeSelectorRequirementMatcher: &[]corev1.NodeSelectorRequirement{
-						{Key: "disk", Operator: corev1.NodeSelectorOpExists}, {Key: "disk", Operator: corev1.NodeSelectorOpIn},
-					},
-				})},
+				Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{SelectionPolicy: selecting(
+					poolv1.VirtualMachinePoolSelectors{
+						NodeSelectorRequirementMatcher: &[]corev1.NodeSelectorRequirement{
+							{Key: "disk", Operator: corev1.NodeSelectorOpExists}, {Key: "disk", Operator: corev1.NodeSelectorOpIn},
+						},
+					})},
 			}
 		}, fault: `spec.updateStrategy.proactive.selectionPolicy.selectors.nodeSelectorRequirementMatcher[1]: Invalid value: "disk In ()"`},
 	} {

@@ -22,8 +22,8 @@ import (
 
 // +kubebuilder:webhook:path=/,mutating=false,failurePolicy=fail,sideEffects=None,groups=snapshot.kubevirt.io,resources=virtualmachinerestores,verbs=create;update,versions=v1beta1,name=virtualmachinerestore-validator.snapshot.kubevirt.io,admissionReviewVersions=v1
 
-// restoreValidator validates a restore. The reconciler checks whether the snapshot can be restored to the target, because both may change.
-// The messages are KubeVirt's.
+// restoreValidator validates a restore. The reconciler checks whether the snapshot can be restored to the target,
+// because both may change. The messages are KubeVirt's.
 type restoreValidator struct {
 	deletable[*v1beta1.VirtualMachineRestore]
 	config ConfigSource
@@ -34,7 +34,9 @@ type restoreValidator struct {
 var _ admission.Validator[*v1beta1.VirtualMachineRestore] = (*restoreValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *restoreValidator) ValidateCreate(ctx context.Context, vmRestore *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
+func (v *restoreValidator) ValidateCreate(
+	ctx context.Context, vmRestore *v1beta1.VirtualMachineRestore,
+) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(gateSnapshot) {
 		return nil, apierrors.NewBadRequest("Snapshot/Restore feature gate not enabled")
 	}
@@ -56,7 +58,9 @@ func (v *restoreValidator) ValidateCreate(ctx context.Context, vmRestore *v1beta
 }
 
 // ValidateUpdate implements admission.Validator.
-func (v *restoreValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.VirtualMachineRestore) (admission.Warnings, error) {
+func (v *restoreValidator) ValidateUpdate(
+	_ context.Context, before, after *v1beta1.VirtualMachineRestore,
+) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
@@ -99,30 +103,38 @@ func validateRestoreSpec(path *field.Path, spec *v1beta1.VirtualMachineRestoreSp
 	}
 	if policy := spec.VolumeRestorePolicy; policy != nil {
 		switch *policy {
-		case v1beta1.VolumeRestorePolicyInPlace, v1beta1.VolumeRestorePolicyRandomizeNames, v1beta1.VolumeRestorePolicyPrefixTargetName:
+		case v1beta1.VolumeRestorePolicyInPlace, v1beta1.VolumeRestorePolicyRandomizeNames,
+			v1beta1.VolumeRestorePolicyPrefixTargetName:
 		default:
-			errs = append(errs, field.Invalid(path.Child("volumeRestorePolicy"), *policy, fmt.Sprintf("volume restore policy %q doesn't exist", *policy)))
+			errs = append(errs, field.Invalid(path.Child("volumeRestorePolicy"), *policy,
+				fmt.Sprintf("volume restore policy %q doesn't exist", *policy)))
 		}
 	}
 	if policy := spec.VolumeOwnershipPolicy; policy != nil {
 		switch *policy {
 		case v1beta1.VolumeOwnershipPolicyVm, v1beta1.VolumeOwnershipPolicyNone:
 		default:
-			errs = append(errs, field.Invalid(path.Child("volumeOwnershipPolicy"), *policy, fmt.Sprintf("volume ownership policy %q doesn't exist", *policy)))
+			errs = append(errs, field.Invalid(path.Child("volumeOwnershipPolicy"), *policy,
+				fmt.Sprintf("volume ownership policy %q doesn't exist", *policy)))
 		}
 	}
 	return errs
 }
 
-// validateState rejects restoring the state of TPM and EFI to another VM. A snapshot that does not exist yet is admitted.
-func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, vmRestore *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
+// validateState rejects restoring the state of TPM and EFI to another VM. A snapshot that does not exist yet is
+// admitted.
+func (v *restoreValidator) validateState(
+	ctx context.Context, path *field.Path, vmRestore *v1beta1.VirtualMachineRestore,
+) (field.ErrorList, error) {
 	from := &v1beta1.VirtualMachineSnapshot{}
-	err := v.reader.Get(ctx, client.ObjectKey{Namespace: vmRestore.Namespace, Name: vmRestore.Spec.VirtualMachineSnapshotName}, from)
+	err := v.reader.Get(ctx,
+		client.ObjectKey{Namespace: vmRestore.Namespace, Name: vmRestore.Spec.VirtualMachineSnapshotName}, from)
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	content := &v1beta1.VirtualMachineSnapshotContent{}
-	if err := v.reader.Get(ctx, client.ObjectKey{Namespace: vmRestore.Namespace, Name: capture.ContentName(from)}, content); err != nil {
+	if err := v.reader.Get(ctx, client.ObjectKey{Namespace: vmRestore.Namespace, Name: capture.ContentName(from)},
+		content); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	vm := content.Spec.Source.VirtualMachine
@@ -136,8 +148,8 @@ func (v *restoreValidator) validateState(ctx context.Context, path *field.Path, 
 		"Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}, nil
 }
 
-// isOther reports whether the target is a VM other than that of a snapshot. As in KubeVirt, this includes a VM of the same name with
-// another UID. A VM that was deleted may be created again under its name, which KubeVirt rejects.
+// isOther reports whether the target is a VM other than that of a snapshot. As in KubeVirt, this includes a VM of the
+// same name with another UID. A VM that was deleted may be created again under its name, which KubeVirt rejects.
 func (v *restoreValidator) isOther(
 	ctx context.Context, vmRestore *v1beta1.VirtualMachineRestore, from *v1beta1.VirtualMachineSnapshot, source string,
 ) (bool, error) {
@@ -155,9 +167,11 @@ func (v *restoreValidator) isOther(
 	}
 }
 
-// validateOthers rejects a restore while another restore of the same target is in progress. KubeVirt also rejects it if the other one has
-// failed.
-func (v *restoreValidator) validateOthers(ctx context.Context, path *field.Path, vmRestore *v1beta1.VirtualMachineRestore) (field.ErrorList, error) {
+// validateOthers rejects a restore while another restore of the same target is in progress. KubeVirt also rejects it if
+// the other one has failed.
+func (v *restoreValidator) validateOthers(
+	ctx context.Context, path *field.Path, vmRestore *v1beta1.VirtualMachineRestore,
+) (field.ErrorList, error) {
 	list := &v1beta1.VirtualMachineRestoreList{}
 	if err := v.reader.List(ctx, list, client.InNamespace(vmRestore.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list VirtualMachineRestores of namespace %s: %w", vmRestore.Namespace, err)
@@ -166,7 +180,8 @@ func (v *restoreValidator) validateOthers(ctx context.Context, path *field.Path,
 	for i := range list.Items {
 		other := &list.Items[i]
 		if equality.Semantic.DeepEqual(other.Spec.Target, vmRestore.Spec.Target) && !restore.Finished(other.Status) {
-			errs = append(errs, field.Invalid(path, vmRestore.Spec.Target.Name, fmt.Sprintf("VirtualMachineRestore %q in progress", other.Name)))
+			errs = append(errs, field.Invalid(path, vmRestore.Spec.Target.Name,
+				fmt.Sprintf("VirtualMachineRestore %q in progress", other.Name)))
 		}
 	}
 	return errs, nil

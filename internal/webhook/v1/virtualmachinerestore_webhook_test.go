@@ -27,9 +27,13 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-func newRestore(name string, changes ...func(*snapshotv1beta1.VirtualMachineRestore)) *snapshotv1beta1.VirtualMachineRestore {
-	vmRestore := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
-	vmRestore.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+func newRestore(
+	name string, changes ...func(*snapshotv1beta1.VirtualMachineRestore),
+) *snapshotv1beta1.VirtualMachineRestore {
+	vmRestore := &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+		Name: name}}
+	vmRestore.Spec.Target = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: "vm"}
 	vmRestore.Spec.VirtualMachineSnapshotName = "snap"
 	for _, change := range changes {
 		change(vmRestore)
@@ -42,14 +46,16 @@ func restoresWith(config clusterconfig.Config, objects ...client.Object) *restor
 	scheme := runtime.NewScheme()
 	utilruntime.Must(snapshotv1beta1.AddToScheme(scheme))
 	utilruntime.Must(v1.AddToScheme(scheme))
-	return &restoreValidator{config: fixedConfig{config}, reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+	return &restoreValidator{config: fixedConfig{config},
+		reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
 }
 
 // snapshotOf returns a snapshot of the VM vm with the UID vm-uid, and its content.
 func snapshotOf(options ...specOption) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "snap"}
 	content := &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta}
-	content.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Spec: newVM("vm", options...).Spec}
+	content.Spec.Source.VirtualMachine = &snapshotv1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm"},
+		Spec: newVM("vm", options...).Spec}
 	return []client.Object{content, &snapshotv1beta1.VirtualMachineSnapshot{
 		ObjectMeta: meta, Status: &snapshotv1beta1.VirtualMachineSnapshotStatus{
 			VirtualMachineSnapshotContentName: ptr.To("snap"), SourceUID: ptr.To(types.UID("vm-uid")),
@@ -74,10 +80,12 @@ func TestRestores(t *testing.T) {
 			vmRestore.Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{o}
 		}
 	}
-	otherVM := []cause{invalid("spec", "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}
+	otherVM := []cause{invalid("spec",
+		"Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)")}
 	underway := newRestore("first")
 	failed := newRestore("first", func(vmRestore *object) {
-		vmRestore.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Conditions: []snapshotv1beta1.Condition{{Type: snapshotv1beta1.ConditionFailure, Status: corev1.ConditionTrue}}}
+		vmRestore.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{
+			Conditions: []snapshotv1beta1.Condition{{Type: snapshotv1beta1.ConditionFailure, Status: corev1.ConditionTrue}}}
 	})
 	complete := newRestore("first", func(vmRestore *object) {
 		vmRestore.Status = &snapshotv1beta1.VirtualMachineRestoreStatus{Complete: ptr.To(true)}
@@ -110,10 +118,13 @@ func TestRestores(t *testing.T) {
 			want: []cause{invalid("spec.patches", "patching is valid only for elements under /spec/ only: ")},
 		},
 		"an override without a volume": {
-			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}), want: []cause{{metav1.CauseTypeFieldValueRequired, "spec.volumeRestoreOverrides[0].volumeName", "must provide a volume name"}},
+			change: override(snapshotv1beta1.VolumeRestoreOverride{RestoreName: "x"}),
+			want: []cause{{metav1.CauseTypeFieldValueRequired, "spec.volumeRestoreOverrides[0].volumeName",
+				"must provide a volume name"}},
 		},
 		"an override of nothing": {
-			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}), want: []cause{{metav1.CauseTypeFieldValueRequired, "spec.volumeRestoreOverrides[0]", "must provide at least one"}},
+			change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x"}),
+			want:   []cause{{metav1.CauseTypeFieldValueRequired, "spec.volumeRestoreOverrides[0]", "must provide at least one"}},
 		},
 		"an override of labels": {change: override(snapshotv1beta1.VolumeRestoreOverride{VolumeName: "x", Labels: map[string]string{}})},
 		"a prefix": {
@@ -138,7 +149,8 @@ func TestRestores(t *testing.T) {
 		"a TPM to another VM of its VM's name":    {others: append(snapshotOf(withTPM), liveVM("vm", "another")), want: otherVM},
 		"no TPM to another VM of its VM's name":   {others: append(snapshotOf(), liveVM("vm", "another"))},
 		"a TPM to another VM that exists": {
-			change: func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" }, others: append(snapshotOf(withTPM), liveVM("other", "another")), want: otherVM,
+			change: func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" },
+			others: append(snapshotOf(withTPM), liveVM("other", "another")), want: otherVM,
 		},
 		"a TPM to another VM": {
 			change: func(vmRestore *object) { vmRestore.Spec.Target.Name = "other" }, others: snapshotOf(withTPM),
@@ -193,7 +205,8 @@ func TestAVMThatIsBeingRestoredKeepsItsStrategy(t *testing.T) {
 	before := newVM("vm")
 	before.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
 	before.Status.RestoreInProgress = ptr.To("back")
-	v := &vmValidator{config: fixedConfig{clusterconfig.Default()}, trusted: sets.New("virt-controller"), finder: readers()}
+	v := &vmValidator{config: fixedConfig{clusterconfig.Default()}, trusted: sets.New("virt-controller"),
+		finder: readers()}
 	for name, tc := range map[string]struct {
 		user   string
 		change func(*v1.VirtualMachine)
@@ -218,7 +231,8 @@ func TestAVMThatIsBeingRestoredKeepsItsStrategy(t *testing.T) {
 
 // TestReservedLabelsFromAContent has VMs that virt-controller writes: what is in them may be a user's.
 func TestReservedLabelsFromAContent(t *testing.T) {
-	v := &vmValidator{config: fixedConfig{clusterconfig.Default()}, trusted: sets.New("virt-controller"), finder: readers()}
+	v := &vmValidator{config: fixedConfig{clusterconfig.Default()}, trusted: sets.New("virt-controller"),
+		finder: readers()}
 	plain := newVM("vm")
 	plain.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
 	forged := plain.DeepCopy()
@@ -243,7 +257,8 @@ var _ = Describe("restores", func() {
 	It("are validated when they are created and changed", func(ctx SpecContext) {
 		vmRestore := newRestore("back")
 		vmRestore.Spec.Patches = []string{`{"op":"remove","path":"/metadata/name"}`}
-		Expect(k8s.Create(ctx, vmRestore)).To(MatchError(ContainSubstring("patching is valid only for elements under /spec/ only")))
+		Expect(k8s.Create(ctx, vmRestore)).To(
+			MatchError(ContainSubstring("patching is valid only for elements under /spec/ only")))
 		vmRestore = newRestore("back")
 		Expect(k8s.Create(ctx, vmRestore)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(k8s.Delete(ctx, vmRestore)).To(Succeed()) })

@@ -28,7 +28,9 @@ type snapshotValidator struct {
 var _ admission.Validator[*v1beta1.VirtualMachineSnapshot] = (*snapshotValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
-func (v *snapshotValidator) ValidateCreate(_ context.Context, vmSnapshot *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
+func (v *snapshotValidator) ValidateCreate(
+	_ context.Context, vmSnapshot *v1beta1.VirtualMachineSnapshot,
+) (admission.Warnings, error) {
 	if !v.config.Current().IsEnabled(gateSnapshot) {
 		return nil, apierrors.NewBadRequest("snapshot feature gate not enabled")
 	}
@@ -46,7 +48,9 @@ func (v *snapshotValidator) ValidateCreate(_ context.Context, vmSnapshot *v1beta
 }
 
 // ValidateUpdate implements admission.Validator.
-func (*snapshotValidator) ValidateUpdate(_ context.Context, before, after *v1beta1.VirtualMachineSnapshot) (admission.Warnings, error) {
+func (*snapshotValidator) ValidateUpdate(
+	_ context.Context, before, after *v1beta1.VirtualMachineSnapshot,
+) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
@@ -54,13 +58,15 @@ func (*snapshotValidator) ValidateUpdate(_ context.Context, before, after *v1bet
 }
 
 func invalidSnapshot(vmSnapshot *v1beta1.VirtualMachineSnapshot, err *field.Error) error {
-	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot").GroupKind(), vmSnapshot.Name, field.ErrorList{err})
+	return specsupport.NewInvalid(v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot").GroupKind(), vmSnapshot.Name,
+		field.ErrorList{err})
 }
 
 // missingGroup returns the error for a reference without an API group. Type and text are KubeVirt's.
 func missingGroup(path *field.Path) *field.Error {
 	return &field.Error{
-		Type: field.ErrorTypeNotFound, Field: path.Child("apiGroup").String(), BadValue: field.OmitValueType{}, Detail: "missing apiGroup",
+		Type: field.ErrorTypeNotFound, Field: path.Child("apiGroup").String(), BadValue: field.OmitValueType{},
+		Detail: "missing apiGroup",
 	}
 }
 

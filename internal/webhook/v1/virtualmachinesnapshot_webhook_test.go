@@ -26,8 +26,10 @@ func expectRefused(t *testing.T, err error, want string) {
 }
 
 func newSnapshot() *v1beta1.VirtualMachineSnapshot {
-	vmSnapshot := &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap", Namespace: metav1.NamespaceDefault}}
-	vmSnapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	vmSnapshot := &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap",
+		Namespace: metav1.NamespaceDefault}}
+	vmSnapshot.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: "vm"}
 	return vmSnapshot
 }
 

@@ -41,7 +41,8 @@ func TestRequestGoesThroughAConnection(t *testing.T) {
 
 // virt-handler must not take a verb that all programs serve for one of virt-broker.
 func TestVerbsOfAllProgramsAreOfNone(t *testing.T) {
-	for verb, want := range map[Verb]Program{Ping: "", WatchProgram: "", OpenSocket: Broker, OpenRouter: NetworkBroker, CPUPolicy: DevicePlugin} {
+	for verb, want := range map[Verb]Program{Ping: "", WatchProgram: "", OpenSocket: Broker, OpenRouter: NetworkBroker,
+		CPUPolicy: DevicePlugin} {
 		if got := verb.Program(); got != want {
 			t.Errorf("%s is served by %q, want %q", verb, got, want)
 		}
@@ -50,7 +51,8 @@ func TestVerbsOfAllProgramsAreOfNone(t *testing.T) {
 
 // What a program receives of another has a frame, too.
 func TestReadResponse(t *testing.T) {
-	for text, want := range map[string]error{"": io.EOF, "\x00\x00": io.ErrUnexpectedEOF, "\x00\x00\x00\x03{}": io.ErrUnexpectedEOF, "\xff\xff\xff\xff{}": ErrLength} {
+	for text, want := range map[string]error{"": io.EOF, "\x00\x00": io.ErrUnexpectedEOF,
+		"\x00\x00\x00\x03{}": io.ErrUnexpectedEOF, "\xff\xff\xff\xff{}": ErrLength} {
 		if _, err := ReadResponse(strings.NewReader(text)); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", text, err, want)
 		}

@@ -113,7 +113,10 @@ func WriteResponse(to *net.UnixConn, r *Response, file *os.File) error {
 		// The descriptor comes with the header.
 		var sent int
 		var failed error
-		err = raw.Control(func(fd uintptr) { sent, _, failed = to.WriteMsgUnix(data[:HeaderBytes], unix.UnixRights(int(fd)), nil) })
+		err = raw.Control(func(fd uintptr) {
+			sent, _,
+				failed = to.WriteMsgUnix(data[:HeaderBytes], unix.UnixRights(int(fd)), nil)
+		})
 		if err := errors.Join(err, failed); err != nil {
 			return err
 		}
@@ -154,7 +157,8 @@ const (
 
 // ErrUnreachable means that a program of virt-broker's Pod does not respond. It is an ordinary case: its Pod may be
 // restarted at any time.
-var ErrUnreachable = errors.New("a program of virt-broker's Pod on this node is not reachable: check the Pod, of the DaemonSet virt-broker")
+var ErrUnreachable = errors.New(
+	"a program of virt-broker's Pod on this node is not reachable: check the Pod, of the DaemonSet virt-broker")
 
 // Error is why a request failed.
 type Error struct {

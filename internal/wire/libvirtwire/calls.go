@@ -46,8 +46,8 @@ func (c *Client) State(ctx context.Context, domain Domain) (State, int32, error)
 	return State(state), reason, d.err
 }
 
-// JobActive reports whether libvirt has a job for the domain as a whole: an outgoing migration, a save or a dump. For an incoming
-// migration it returns an error (CodeOperationInvalid).
+// JobActive reports whether libvirt has a job for the domain as a whole: an outgoing migration, a save or a dump. For
+// an incoming migration it returns an error (CodeOperationInvalid).
 func (c *Client) JobActive(ctx context.Context, domain Domain) (bool, error) {
 	var args encoder
 	args.domain(domain)
@@ -76,8 +76,8 @@ const (
 	dumpMemoryOnly = 16
 )
 
-// DumpMemory writes the memory of a domain to a new file, as ELF, while the domain is suspended. libvirtd continues if the connection ends,
-// and removes the file if it fails.
+// DumpMemory writes the memory of a domain to a new file, as ELF, while the domain is suspended. libvirtd continues if
+// the connection ends, and removes the file if it fails.
 func (c *Client) DumpMemory(ctx context.Context, domain Domain, path string) error {
 	var args encoder
 	args.domain(domain)
@@ -94,8 +94,8 @@ const (
 	affectLive      = 1
 )
 
-// SetMetadata sets the element of a namespace in the running domain's metadata, with a prefix for the namespace. An empty element
-// removes it, and fails with CodeNoDomainMetadata if there is none.
+// SetMetadata sets the element of a namespace in the running domain's metadata, with a prefix for the namespace. An
+// empty element removes it, and fails with CodeNoDomainMetadata if there is none.
 func (c *Client) SetMetadata(ctx context.Context, domain Domain, element, prefix, namespace string) error {
 	var args encoder
 	args.domain(domain)
@@ -108,8 +108,8 @@ func (c *Client) SetMetadata(ctx context.Context, domain Domain, element, prefix
 	return err
 }
 
-// Metadata returns the element of a namespace in the running domain's metadata. It fails with CodeNoDomainMetadata if there is
-// none.
+// Metadata returns the element of a namespace in the running domain's metadata. It fails with CodeNoDomainMetadata if
+// there is none.
 func (c *Client) Metadata(ctx context.Context, domain Domain, namespace string) (string, error) {
 	var args encoder
 	args.domain(domain)
@@ -124,8 +124,8 @@ func (c *Client) Capabilities(ctx context.Context) (string, error) {
 	return c.text(ctx, procGetCapabilities, nil)
 }
 
-// DomainCapabilities returns the capabilities for domains of a machine type on this host as XML. libvirt chooses the emulator and
-// whether to use KVM.
+// DomainCapabilities returns the capabilities for domains of a machine type on this host as XML. libvirt chooses the
+// emulator and whether to use KVM.
 func (c *Client) DomainCapabilities(ctx context.Context, machine string) (string, error) {
 	var args encoder
 	args.optionalStr("") // the emulator
@@ -136,8 +136,8 @@ func (c *Client) DomainCapabilities(ctx context.Context, machine string) (string
 	return c.text(ctx, procGetDomainCapabilities, args.buf)
 }
 
-// AgentCommand sends a JSON command to the guest agent and returns the response. libvirtd waits for it for the given time, in
-// whole seconds.
+// AgentCommand sends a JSON command to the guest agent and returns the response. libvirtd waits for it for the given
+// time, in whole seconds.
 func (c *Client) AgentCommand(ctx context.Context, domain Domain, command string, wait time.Duration) (string, error) {
 	body, err := c.agentCommand(ctx, domain, command, wait)
 	if err != nil {
@@ -148,7 +148,9 @@ func (c *Client) AgentCommand(ctx context.Context, domain Domain, command string
 }
 
 // AgentCommandLong is AgentCommand for responses of up to 4 MiB, libvirt's limit (REMOTE_STRING_MAX).
-func (c *Client) AgentCommandLong(ctx context.Context, domain Domain, command string, wait time.Duration) ([]byte, error) {
+func (c *Client) AgentCommandLong(
+	ctx context.Context, domain Domain, command string, wait time.Duration,
+) ([]byte, error) {
 	body, err := c.agentCommand(ctx, domain, command, wait)
 	if err != nil {
 		return nil, err
@@ -206,8 +208,8 @@ const (
 	StatsDirtyRate StatsGroups = 1 << 9
 )
 
-// Flags of virConnectGetAllDomainStats: domains that run or are paused, without waiting for a job of a domain. With that flag libvirt
-// omits what it would have to wait for.
+// Flags of virConnectGetAllDomainStats: domains that run or are paused, without waiting for a job of a domain. With
+// that flag libvirt omits what it would have to wait for.
 const statsFlags = 1<<4 | 1<<5 | 1<<29
 
 // Kinds of a typed parameter, besides those in migrate.go.
@@ -218,9 +220,12 @@ const (
 	paramBoolean = 6
 )
 
-// Stats calls a function with each statistic of the running domain with a name: its name, as net.0.rx.bytes, and its value, which is
-// a number or a text. It requests those of all domains in one call, because the daemon of a launcher has only one.
-func (c *Client) Stats(ctx context.Context, domain string, groups StatsGroups, visit func(name string, number float64, text string)) error {
+// Stats calls a function with each statistic of the running domain with a name: its name, as net.0.rx.bytes, and its
+// value, which is a number or a text. It requests those of all domains in one call, because the daemon of a launcher
+// has only one.
+func (c *Client) Stats(
+	ctx context.Context, domain string, groups StatsGroups, visit func(name string, number float64, text string),
+) error {
 	var args encoder
 	args.u32(0) // no list of domains: all
 	args.u32(uint32(groups))
@@ -277,7 +282,8 @@ func (d *decoder) u64() uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// StartDirtyRate starts a measurement of how fast the guest changes its memory. The result is in StatsDirtyRate afterwards.
+// StartDirtyRate starts a measurement of how fast the guest changes its memory. The result is in StatsDirtyRate
+// afterwards.
 func (c *Client) StartDirtyRate(ctx context.Context, domain Domain, seconds int32) error {
 	var args encoder
 	args.domain(domain)

@@ -91,7 +91,8 @@ func TestInvalidStats(t *testing.T) {
 				proc, serial, _ := d.receive()
 				d.send(proc, typeReply, serial, statusOK, body)
 			}()
-			if err := c.Stats(t.Context(), testDomain.Name, StatsCPU, func(string, float64, string) { t.Error("a statistic was read") }); err == nil {
+			if err := c.Stats(t.Context(), testDomain.Name, StatsCPU,
+				func(string, float64, string) { t.Error("a statistic was read") }); err == nil {
 				t.Error("no error")
 			}
 		})
@@ -103,7 +104,8 @@ func TestStartDirtyRate(t *testing.T) {
 	go func() {
 		proc, serial, args := d.receive()
 		dec := decoder{buf: args}
-		if got, seconds := dec.domain(), dec.i32(); proc != procStartDirtyRateCalc || got != testDomain || seconds != 1 || len(dec.buf) != 4 {
+		if got, seconds := dec.domain(), dec.i32(); proc != procStartDirtyRateCalc || got != testDomain || seconds != 1 ||
+			len(dec.buf) != 4 {
 			t.Errorf("procedure %d for %+v, %d seconds", proc, got, seconds)
 		}
 		d.send(proc, typeReply, serial, statusOK, nil)
@@ -127,7 +129,8 @@ func FuzzStats(f *testing.F) {
 			d.send(proc, typeReply, serial, statusOK, body)
 		}()
 		read := 0
-		err := c.Stats(t.Context(), testDomain.Name, StatsCPU, func(name string, _ float64, text string) { read += len(name) + len(text) + 8 })
+		err := c.Stats(t.Context(), testDomain.Name, StatsCPU,
+			func(name string, _ float64, text string) { read += len(name) + len(text) + 8 })
 		if read > len(body) {
 			t.Errorf("%d bytes became %d", len(body), read)
 		}

@@ -3,12 +3,12 @@
 
 // Package libvirtwire implements the calls of libvirt's remote protocol for which the C library is not suitable.
 //
-// PID 1 of a launcher Pod watches one domain, shuts it down and destroys it. The C library with its sixty dependencies takes 17
-// MB of resident memory before the first call (measured with libvirt 11.3 on Debian trixie), more than the whole launcher may
-// use.
+// PID 1 of a launcher Pod watches one domain, shuts it down and destroys it. The C library with its sixty dependencies
+// takes 17 MB of resident memory before the first call (measured with libvirt 11.3 on Debian trixie), more than the
+// whole launcher may use.
 //
-// The agent opens consoles, screens and screenshots, each over its own connection. The C library reads whatever a stream sends
-// and keeps it in memory until the application reads it; this package reads nothing before that.
+// The agent opens consoles, screens and screenshots, each over its own connection. The C library reads whatever a
+// stream sends and keeps it in memory until the application reads it; this package reads nothing before that.
 package libvirtwire
 
 import (
@@ -47,8 +47,8 @@ type Client struct {
 	// timedOut is the timeout of KeepAlive if it closed the connection, or nil.
 	timedOut atomic.Pointer[time.Duration]
 
-	// write is held while a message is sent, which blocks if the daemon does not read. mu guards the fields below and is never
-	// held while a goroutine blocks, so responses are read even while a message cannot be sent.
+	// write is held while a message is sent, which blocks if the daemon does not read. mu guards the fields below and is
+	// never held while a goroutine blocks, so responses are read even while a message cannot be sent.
 	write sync.Mutex
 
 	mu      sync.Mutex
@@ -84,8 +84,8 @@ type Large struct {
 	Timeout time.Duration
 }
 
-// Open opens the QEMU driver of the daemon at the other end of a connection. The client owns the connection, which is closed
-// if this fails.
+// Open opens the QEMU driver of the daemon at the other end of a connection. The client owns the connection, which is
+// closed if this fails.
 func Open(ctx context.Context, conn net.Conn) (*Client, error) {
 	return OpenLimited(ctx, conn, Large{})
 }
@@ -106,8 +106,8 @@ func OpenLimited(ctx context.Context, conn net.Conn, large Large) (*Client, erro
 
 func newClient(conn net.Conn, large Large) *Client {
 	c := &Client{
-		conn: conn, large: large, events: make(chan Event, eventBacklog), done: make(chan struct{}), closing: make(chan struct{}),
-		waiting: map[uint32]chan reply{}, streams: map[uint32]*Stream{},
+		conn: conn, large: large, events: make(chan Event, eventBacklog), done: make(chan struct{}),
+		closing: make(chan struct{}), waiting: map[uint32]chan reply{}, streams: map[uint32]*Stream{},
 	}
 	go c.read()
 	return c
@@ -124,7 +124,8 @@ func (c *Client) Close() {
 // Done returns a channel that is closed when the connection has ended.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Events returns the channel of lifecycle events, which arrive after SubscribeLifecycle. It is closed when the connection ends.
+// Events returns the channel of lifecycle events, which arrive after SubscribeLifecycle. It is closed when the
+// connection ends.
 func (c *Client) Events() <-chan Event { return c.events }
 
 func (c *Client) call(ctx context.Context, proc int32, args []byte) ([]byte, error) {
@@ -380,8 +381,8 @@ func decodeError(body []byte) error {
 	return &Error{Code: code, Message: message}
 }
 
-// programKeepAlive is the protocol of pings (src/rpc/virkeepaliveprotocol.x in libvirt). libvirtd responds in its event loop,
-// even while its workers block.
+// programKeepAlive is the protocol of pings (src/rpc/virkeepaliveprotocol.x in libvirt). libvirtd responds in its event
+// loop, even while its workers block.
 const (
 	programKeepAlive = 0x6b656570
 	keepAlivePing    = 1

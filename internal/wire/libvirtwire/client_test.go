@@ -130,7 +130,8 @@ func TestMetadata(t *testing.T) {
 		proc, serial, body := d.receive()
 		dec := decoder{buf: body}
 		got, kind, namespace, flags := dec.domain(), dec.i32(), dec.optionalStr(), dec.u32()
-		if proc != procDomainGetMetadata || got != testDomain || kind != metadataElement || namespace != "urn:test" || flags != affectLive {
+		if proc != procDomainGetMetadata || got != testDomain || kind != metadataElement || namespace != "urn:test" ||
+			flags != affectLive {
 			t.Errorf("procedure %d for %+v: %d %q %d", proc, got, kind, namespace, flags)
 		}
 		var e encoder

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// FuzzSession checks that of the messages of a launcher only responses to the client's calls, each once, and events that it has registered
-// for reach the client.
+// FuzzSession checks that of the messages of a launcher only responses to the client's calls, each once, and events
+// that it has registered for reach the client.
 func FuzzSession(f *testing.F) {
 	call := packet(programRemote, procDomainLookupByName, typeCall, 7, statusOK, 12)
 	reply := packet(programRemote, procDomainLookupByName, typeReply, 7, statusOK, 40)
@@ -21,8 +21,10 @@ func FuzzSession(f *testing.F) {
 	upload := packet(programRemote, procStorageVolUpload, typeCall, 9, statusOK, 12)
 	f.Add(call, reply)
 	f.Add(call, slices.Concat(reply, reply))
-	f.Add(registering(3, eventIDLifecycle), slices.Concat(packet(programRemote, procEventRegisterAny, typeReply, 3, statusOK, 4), event, event))
-	f.Add(upload, slices.Concat(packet(programRemote, procStorageVolUpload, typeReply, 9, statusOK, 0), packet(programRemote, procStorageVolUpload, typeStream, 9, statusOK, 0)))
+	f.Add(registering(3, eventIDLifecycle),
+		slices.Concat(packet(programRemote, procEventRegisterAny, typeReply, 3, statusOK, 4), event, event))
+	f.Add(upload, slices.Concat(packet(programRemote, procStorageVolUpload, typeReply, 9, statusOK, 0),
+		packet(programRemote, procStorageVolUpload, typeStream, 9, statusOK, 0)))
 	f.Add([]byte{}, packet(programKeepAlive, keepAlivePing, typeMessage, 0, statusOK, 0))
 	f.Fuzz(func(t *testing.T, requests, responses []byte) {
 		s := NewSession()

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// hostileDaemon returns a connection to a daemon that waits for a call, sends the given bytes and closes the connection.
+// hostileDaemon returns a connection to a daemon that waits for a call, sends the given bytes and closes the
+// connection.
 type hostileDaemon struct {
 	net.Conn
 	sent     *bytes.Reader
@@ -52,7 +53,8 @@ func FuzzClient(f *testing.F) {
 	f.Add(uint8(1), response(typeReply, 1, statusOK, text.buf))
 	f.Add(uint8(2), response(typeReply, 1, statusOK, append([]byte{0, 0, 0, 1}, text.buf...)))
 	f.Add(uint8(3), response(typeReply, 1, statusOK, append([]byte{0, 0, 0, 4, 1, 2, 3, 4}, text.buf...)))
-	f.Add(uint8(4), slices.Concat(response(typeReply, 1, statusOK, text.buf), response(typeStream, 1, statusContinue, []byte("hello")), response(typeStream, 1, statusOK, nil)))
+	f.Add(uint8(4), slices.Concat(response(typeReply, 1, statusOK, text.buf),
+		response(typeStream, 1, statusContinue, []byte("hello")), response(typeStream, 1, statusOK, nil)))
 	f.Add(uint8(0), response(typeReply, 1, 1, failure.buf))
 	event := slices.Concat([]byte{0, 0, 0, 0}, domain.buf, []byte{0, 0, 0, 2, 0, 0, 0, 0})
 	f.Add(uint8(5), message(header{program: programRemote, proc: procEventLifecycleMessage, kind: typeMessage}, event))
@@ -105,15 +107,18 @@ func callOne(c *Client, which uint8) int {
 	}
 }
 
-// FuzzPass checks that of the messages of a peer only the first valid ones are forwarded, and each call of a migration once.
+// FuzzPass checks that of the messages of a peer only the first valid ones are forwarded, and each call of a migration
+// once.
 func FuzzPass(f *testing.F) {
 	call := func(proc int32, body []byte) []byte {
 		return message(header{program: programRemote, proc: proc, kind: typeCall, serial: 1}, body)
 	}
-	f.Add(true, slices.Concat(call(procConnectOpen, []byte("body")), call(procMigratePrepare, nil), call(procMigrateFinish, nil)))
+	f.Add(true, slices.Concat(call(procConnectOpen, []byte("body")), call(procMigratePrepare, nil),
+		call(procMigrateFinish, nil)))
 	f.Add(true, slices.Concat(call(procConnectOpen, nil), call(procConnectOpen, nil)))
 	f.Add(true, call(procDomainDestroyFlags, nil))
-	f.Add(false, message(header{program: programRemote, proc: procConnectOpen, kind: typeReply, serial: 1}, []byte("response")))
+	f.Add(false, message(header{program: programRemote, proc: procConnectOpen, kind: typeReply, serial: 1},
+		[]byte("response")))
 	f.Fuzz(func(t *testing.T, calls bool, sent []byte) {
 		direction := Direction(MigrationResponses)
 		if calls {
@@ -172,7 +177,8 @@ func FuzzXDR(f *testing.F) {
 		again.optionalStr(text)
 		again.opaque(blob)
 		second := decoder{buf: again.buf}
-		if d, s, b := second.domain(), second.optionalStr(), second.opaque(); second.err != nil || d != domain || s != text || !bytes.Equal(b, blob) {
+		if d, s, b := second.domain(), second.optionalStr(), second.opaque(); second.err != nil || d != domain || s != text ||
+			!bytes.Equal(b, blob) {
 			t.Errorf("%+v %q %x became %+v %q %x (%v)", domain, text, blob, d, s, b, second.err)
 		}
 	})

@@ -9,10 +9,10 @@ import (
 	"errors"
 )
 
-// A migration has five calls: Begin to the source, Prepare to the target, Perform to the source, Finish to the target and
-// Confirm to the source. libvirt's C library makes them in one call and decides by itself how to handle a lost response, which is critical
-// for the ownership of the guest. So the agent makes them one by one. Each returns an opaque cookie for the next.
-// Source: libvirt src/libvirt-domain.c, virDomainMigrateVersion3Full, and docs/migration.
+// A migration has five calls: Begin to the source, Prepare to the target, Perform to the source, Finish to the target
+// and Confirm to the source. libvirt's C library makes them in one call and decides by itself how to handle a lost
+// response, which is critical for the ownership of the guest. So the agent makes them one by one. Each returns an
+// opaque cookie for the next. Source: libvirt src/libvirt-domain.c, virDomainMigrateVersion3Full, and docs/migration.
 
 // MigrateFlags are the flags of a migration (virDomainMigrateFlags).
 type MigrateFlags uint32
@@ -100,9 +100,11 @@ func (d *decoder) opaque() []byte {
 	return append([]byte(nil), d.take(int(n))...)
 }
 
-// MigrateBegin returns the source's description of the guest for the target. With MigrateProtect it starts the migration job, which ends
-// with the connection.
-func (c *Client) MigrateBegin(ctx context.Context, domain Domain, params []Param, flags MigrateFlags) (cookie []byte, xml string, err error) {
+// MigrateBegin returns the source's description of the guest for the target. With MigrateProtect it starts the
+// migration job, which ends with the connection.
+func (c *Client) MigrateBegin(
+	ctx context.Context, domain Domain, params []Param, flags MigrateFlags,
+) (cookie []byte, xml string, err error) {
 	var args encoder
 	args.domain(domain)
 	if err := args.params(params); err != nil {
@@ -118,9 +120,11 @@ func (c *Client) MigrateBegin(ctx context.Context, domain Domain, params []Param
 	return cookie, d.str(), d.err
 }
 
-// MigratePrepare starts the target's QEMU, which waits for the source's. libvirtd ends it if this connection ends before MigrateFinish has
-// completed.
-func (c *Client) MigratePrepare(ctx context.Context, params []Param, cookie []byte, flags MigrateFlags) (next []byte, uri string, err error) {
+// MigratePrepare starts the target's QEMU, which waits for the source's. libvirtd ends it if this connection ends
+// before MigrateFinish has completed.
+func (c *Client) MigratePrepare(
+	ctx context.Context, params []Param, cookie []byte, flags MigrateFlags,
+) (next []byte, uri string, err error) {
 	var args encoder
 	if err := args.params(params); err != nil {
 		return nil, "", err
@@ -136,9 +140,11 @@ func (c *Client) MigratePrepare(ctx context.Context, params []Param, cookie []by
 	return next, d.optionalStr(), d.err
 }
 
-// MigratePerform transfers the guest from the source. When it succeeds, the source's guest is suspended and transferred completely, or
-// post-copy has started.
-func (c *Client) MigratePerform(ctx context.Context, domain Domain, params []Param, cookie []byte, flags MigrateFlags) (next []byte, err error) {
+// MigratePerform transfers the guest from the source. When it succeeds, the source's guest is suspended and transferred
+// completely, or post-copy has started.
+func (c *Client) MigratePerform(
+	ctx context.Context, domain Domain, params []Param, cookie []byte, flags MigrateFlags,
+) (next []byte, err error) {
 	var args encoder
 	args.domain(domain)
 	args.optionalStr("") // no connection from libvirtd to libvirtd
@@ -155,9 +161,11 @@ func (c *Client) MigratePerform(ctx context.Context, domain Domain, params []Par
 	return d.opaque(), d.err
 }
 
-// MigrateFinish completes the target's guest, or destroys it if the migration was canceled. With MigratePaused the guest stays
-// paused.
-func (c *Client) MigrateFinish(ctx context.Context, params []Param, cookie []byte, flags MigrateFlags, canceled bool) (next []byte, err error) {
+// MigrateFinish completes the target's guest, or destroys it if the migration was canceled. With MigratePaused the
+// guest stays paused.
+func (c *Client) MigrateFinish(
+	ctx context.Context, params []Param, cookie []byte, flags MigrateFlags, canceled bool,
+) (next []byte, err error) {
 	var args encoder
 	if err := args.params(params); err != nil {
 		return nil, err
@@ -175,7 +183,9 @@ func (c *Client) MigrateFinish(ctx context.Context, params []Param, cookie []byt
 }
 
 // MigrateConfirm ends the source's guest as migrated, or resumes it if the migration was canceled.
-func (c *Client) MigrateConfirm(ctx context.Context, domain Domain, params []Param, cookie []byte, flags MigrateFlags, canceled bool) error {
+func (c *Client) MigrateConfirm(
+	ctx context.Context, domain Domain, params []Param, cookie []byte, flags MigrateFlags, canceled bool,
+) error {
 	var args encoder
 	args.domain(domain)
 	if err := args.params(params); err != nil {

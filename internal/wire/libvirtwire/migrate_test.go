@@ -11,7 +11,8 @@ import (
 
 func TestParamsAreTypedParameters(t *testing.T) {
 	var e encoder
-	if err := e.params([]Param{{ParamDisksPort, int32(49153)}, {ParamBandwidth, uint64(1) << 33}, {ParamDisks, "vda"}}); err != nil {
+	if err := e.params([]Param{{ParamDisksPort, int32(49153)}, {ParamBandwidth, uint64(1) << 33},
+		{ParamDisks, "vda"}}); err != nil {
 		t.Fatal(err)
 	}
 	d := decoder{buf: e.buf}
@@ -21,7 +22,8 @@ func TestParamsAreTypedParameters(t *testing.T) {
 	if name, kind, value := d.str(), d.u32(), d.i32(); name != "disks_port" || kind != 1 || value != 49153 {
 		t.Errorf("got %s, %d, %d", name, kind, value)
 	}
-	if name, kind, high, low := d.str(), d.u32(), d.u32(), d.u32(); name != "bandwidth" || kind != 4 || high != 2 || low != 0 {
+	if name, kind, high, low := d.str(), d.u32(), d.u32(), d.u32(); name != "bandwidth" || kind != 4 || high != 2 ||
+		low != 0 {
 		t.Errorf("got %s, %d, %d, %d", name, kind, high, low)
 	}
 	if name, kind, value := d.str(), d.u32(), d.str(); name != "migrate_disks" || kind != 7 || value != "vda" {

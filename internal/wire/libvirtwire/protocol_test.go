@@ -76,7 +76,8 @@ func TestClientMigratesOnce(t *testing.T) {
 	migration := slices.Concat(call(procConnectOpen), call(procMigratePrepare), call(procMigrateFinish))
 	for _, again := range []int32{procConnectOpen, procMigratePrepare, procMigrateFinish} {
 		var out bytes.Buffer
-		if err := Pass(&out, bytes.NewReader(slices.Concat(migration, call(again))), MigrationCalls()); !errors.Is(err, ErrRefused) || out.Len() != len(migration) {
+		if err := Pass(&out, bytes.NewReader(slices.Concat(migration, call(again))), MigrationCalls()); !errors.Is(err,
+			ErrRefused) || out.Len() != len(migration) {
 			t.Errorf("procedure %d a second time: %v", again, err)
 		}
 	}

@@ -23,15 +23,15 @@ const (
 	KindKeepAlive
 )
 
-// Admit decides whether to forward a message from the daemon, of which only the header has been read: false drops it, an error
-// ends the session. It may block to throttle the daemon.
+// Admit decides whether to forward a message from the daemon, of which only the header has been read: false drops it,
+// an error ends the session. It may block to throttle the daemon.
 type Admit func(kind Kind, size int) (bool, error)
 
 const (
 	// BufferBytes is the size of the buffers of Calls and Responses.
 	BufferBytes = 32 << 10
-	// MaxEvent is the limit for an event in bytes. It contains a domain's name, a few short strings and at most one path, which
-	// has up to 4 KiB.
+	// MaxEvent is the limit for an event in bytes. It contains a domain's name, a few short strings and at most one path,
+	// which has up to 4 KiB.
 	MaxEvent = 8 << 10
 
 	procStorageVolUpload = 208
@@ -49,13 +49,15 @@ var eventMessages = map[int32]int32{
 	26:               438, // how much memory the guest has taken from a memory device
 }
 
-// Session tracks the calls of a client of libvirt, so that only their responses and the events that the client has registered for
-// are forwarded to it. The C library, which parses what is forwarded, runs in the agent, which controls all guests of the node.
+// Session tracks the calls of a client of libvirt, so that only their responses and the events that the client has
+// registered for are forwarded to it. The C library, which parses what is forwarded, runs in the agent, which controls
+// all guests of the node.
 type Session struct {
 	mu sync.Mutex
 	// waiting are the calls without a response, by their serial.
 	waiting map[uint32]procedure
-	// uploads are the serials of streams that the client writes to. On these the daemon sends only a message when they end.
+	// uploads are the serials of streams that the client writes to. On these the daemon sends only a message when they
+	// end.
 	uploads map[uint32]bool
 	// events are the procedures of the events that the client has registered for.
 	events map[int32]bool
@@ -71,8 +73,8 @@ func NewSession() *Session {
 	return &Session{waiting: map[uint32]procedure{}, uploads: map[uint32]bool{}, events: map[int32]bool{}}
 }
 
-// Calls forwards the messages of the client and records the responses that they may have. It returns io.EOF if the connection
-// ends between two messages, or another error.
+// Calls forwards the messages of the client and records the responses that they may have. It returns io.EOF if the
+// connection ends between two messages, or another error.
 func (s *Session) Calls(to io.Writer, from io.Reader) error {
 	buffer := make([]byte, BufferBytes)
 	for {
@@ -98,8 +100,8 @@ func (s *Session) Calls(to io.Writer, from io.Reader) error {
 	}
 }
 
-// Responses forwards the daemon's responses to calls of the client, and its events, if they are admitted. After any other message
-// it returns ErrRefused, without forwarding a byte of that message.
+// Responses forwards the daemon's responses to calls of the client, and its events, if they are admitted. After any
+// other message it returns ErrRefused, without forwarding a byte of that message.
 func (s *Session) Responses(to io.Writer, from io.Reader, admit Admit) error {
 	buffer := make([]byte, BufferBytes)
 	for {

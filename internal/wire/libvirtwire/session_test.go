@@ -70,7 +70,8 @@ func TestSessionForwardsOnlyResponsesAndEvents(t *testing.T) {
 			s := NewSession()
 			requests := slices.Concat(tc.calls...)
 			var sent bytes.Buffer
-			if err := s.Calls(&sent, bytes.NewReader(requests)); !errors.Is(err, io.EOF) || !bytes.Equal(sent.Bytes(), requests) {
+			if err := s.Calls(&sent, bytes.NewReader(requests)); !errors.Is(err, io.EOF) ||
+				!bytes.Equal(sent.Bytes(), requests) {
 				t.Fatalf("forwarded %d of %d bytes: %v", sent.Len(), len(requests), err)
 			}
 			wanted := slices.Concat(tc.responses...)
@@ -78,7 +79,8 @@ func TestSessionForwardsOnlyResponsesAndEvents(t *testing.T) {
 				wanted = slices.Concat(tc.responses[:len(tc.responses)-1]...)
 			}
 			var got bytes.Buffer
-			err := s.Responses(&got, bytes.NewReader(slices.Concat(tc.responses...)), func(Kind, int) (bool, error) { return true, nil })
+			err := s.Responses(&got, bytes.NewReader(slices.Concat(tc.responses...)),
+				func(Kind, int) (bool, error) { return true, nil })
 			if tc.refused != errors.Is(err, ErrRefused) || !tc.refused && !errors.Is(err, io.EOF) {
 				t.Errorf("ended with %v", err)
 			}
@@ -100,7 +102,8 @@ func TestMessageThatIsNotAdmittedIsDropped(t *testing.T) {
 	response := packet(programRemote, procEventRegisterAny, typeReply, 1, statusOK, 4)
 	var got bytes.Buffer
 	admit := func(kind Kind, _ int) (bool, error) { return kind != KindEvent, nil }
-	if err := s.Responses(&got, bytes.NewReader(slices.Concat(event(8), response, event(40))), admit); !errors.Is(err, io.EOF) {
+	if err := s.Responses(&got, bytes.NewReader(slices.Concat(event(8), response, event(40))), admit); !errors.Is(err,
+		io.EOF) {
 		t.Error(err)
 	}
 	if !bytes.Equal(got.Bytes(), response) {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// maxPiece is the size in which streams are sent and read. It is far below libvirt's limit (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX),
-// so that little data is in memory.
+// maxPiece is the size in which streams are sent and read. It is far below libvirt's limit
+// (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX), so that little data is in memory.
 const maxPiece = 32 << 10
 
 // Flags of OpenConsole (virDomainConsoleFlags).
@@ -21,17 +21,17 @@ const (
 	ConsoleForce = 1
 )
 
-// GraphicsSkipAuth connects a client of the screen without a password (virDomainOpenGraphicsFlags), because virt-api has
-// authorized it.
+// GraphicsSkipAuth connects a client of the screen without a password (virDomainOpenGraphicsFlags), because virt-api
+// has authorized it.
 const GraphicsSkipAuth = 1
 
-// maxEarly is the limit for stream data before the response to the call that opens the stream, in bytes. libvirtd responds in one
-// thread and reads the console in another one, which sends what fits into a message (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX) at a
-// time.
+// maxEarly is the limit for stream data before the response to the call that opens the stream, in bytes. libvirtd
+// responds in one thread and reads the console in another one, which sends what fits into a message
+// (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX) at a time.
 const maxEarly = 256 << 10
 
-// Stream is a stream of bytes that belongs to a call. While it is not read, its client reads nothing at all, so the daemon stops
-// sending. A client can therefore have one stream only. One goroutine may read while another one writes.
+// Stream is a stream of bytes that belongs to a call. While it is not read, its client reads nothing at all, so the
+// daemon stops sending. A client can therefore have one stream only. One goroutine may read while another one writes.
 type Stream struct {
 	client *Client
 	proc   int32
@@ -150,8 +150,8 @@ func (c *Client) sendPiece(s *Stream, data []byte) error {
 	return nil
 }
 
-// deliverStream passes a piece to the stream's reader and blocks until it is read. Pieces that arrive before the response to the
-// call that opens the stream are stored, up to maxEarly.
+// deliverStream passes a piece to the stream's reader and blocks until it is read. Pieces that arrive before the
+// response to the call that opens the stream are stored, up to maxEarly.
 func (c *Client) deliverStream(serial, status uint32, body []byte) error {
 	c.mu.Lock()
 	s := c.streams[serial]

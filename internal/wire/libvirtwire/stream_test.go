@@ -26,7 +26,8 @@ func openConsole(t *testing.T, c *Client, d *daemon) (*Stream, uint32) {
 	go func() {
 		proc, serial, body := d.receive()
 		dec := decoder{buf: body}
-		if domain, device, flags := dec.domain(), dec.optionalStr(), dec.u32(); proc != procDomainOpenConsole || domain != testDomain || device != "" || flags != ConsoleForce {
+		if domain, device, flags := dec.domain(), dec.optionalStr(), dec.u32(); proc != procDomainOpenConsole ||
+			domain != testDomain || device != "" || flags != ConsoleForce {
 			t.Errorf("procedure %d for %+v, device %q, flags %d", proc, domain, device, flags)
 		}
 		d.send(proc, typeReply, serial, statusOK, nil)
@@ -83,7 +84,8 @@ func TestStreamIsRefused(t *testing.T) {
 			d.send(proc, typeStream, serial, statusContinue, make([]byte, maxPiece))
 		}
 	}()
-	if _, err := c.OpenConsole(context.Background(), testDomain, "", ConsoleForce); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "before the response") {
+	if _, err := c.OpenConsole(context.Background(), testDomain, "", ConsoleForce); !errors.Is(err, ErrClosed) ||
+		!strings.Contains(err.Error(), "before the response") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -141,7 +143,8 @@ func TestStreamIsNotReadAhead(t *testing.T) {
 		for ; count < 1000; count++ {
 			var e encoder
 			e.u32(uint32(headerSize + 1024))
-			for _, word := range []uint32{programRemote, protocolVersion, procDomainOpenConsole, typeStream, serial, statusContinue} {
+			for _, word := range []uint32{programRemote, protocolVersion, procDomainOpenConsole, typeStream, serial,
+				statusContinue} {
 				e.u32(word)
 			}
 			if _, err := d.conn.Write(append(e.buf, make([]byte, 1024)...)); err != nil {
@@ -183,7 +186,8 @@ func TestStreamIsWrittenInPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		dec := decoder{buf: message}
-		for i, want := range []uint32{programRemote, protocolVersion, procDomainOpenConsole, typeStream, serial, statusContinue} {
+		for i, want := range []uint32{programRemote, protocolVersion, procDomainOpenConsole, typeStream, serial,
+			statusContinue} {
 			if word := dec.u32(); word != want {
 				t.Fatalf("word %d of the header is %d, not %d", i, word, want)
 			}

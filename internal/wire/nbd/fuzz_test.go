@@ -16,7 +16,8 @@ func FuzzSession(f *testing.F) {
 	)
 	f.Add(join(ready, simple(0, 1, data), status))
 	f.Add(join(ready, chunk(chunkDone, chunkData, 1, be(uint64(0), string(data))), status))
-	f.Add(join(ready, chunk(chunkDone, chunkHole, 1, be(uint64(0), uint32(512))), chunk(chunkDone, chunkError+1, 2, be(uint32(5), uint16(2), "no"))))
+	f.Add(join(ready, chunk(chunkDone, chunkHole, 1, be(uint64(0), uint32(512))),
+		chunk(chunkDone, chunkError+1, 2, be(uint32(5), uint16(2), "no"))))
 	f.Add(join(greeting, simpleOnly))
 	f.Fuzz(func(t *testing.T, server []byte) {
 		c, err := Open(says(server), both)

@@ -41,7 +41,8 @@ var (
 	structured = optReply(optStructuredReply, repAck, nil)
 	simpleOnly = optReply(optStructuredReply, repError+1, nil)
 	contexts   = join(
-		optReply(optSetMetaContext, repMetaContext, be(uint32(7), AllocationContext)), optReply(optSetMetaContext, repMetaContext, be(uint32(9), "qemu:dirty-bitmap:b")),
+		optReply(optSetMetaContext, repMetaContext, be(uint32(7), AllocationContext)),
+		optReply(optSetMetaContext, repMetaContext, be(uint32(9), "qemu:dirty-bitmap:b")),
 		optReply(optSetMetaContext, repAck, nil),
 	)
 	sizes    = optReply(optGo, repInfo, be(uint16(infoBlockSize), uint32(512), uint32(4096), uint32(32<<20)))
@@ -163,7 +164,8 @@ func TestRead(t *testing.T) {
 		}
 	}
 	hole := bytes.Repeat([]byte{1}, 1024)
-	if err := open(t, ready, chunk(chunkDone, chunkHole, 1, be(uint64(512), uint32(1024)))).Read(hole, 512); err != nil || !bytes.Equal(hole, make([]byte, 1024)) {
+	if err := open(t, ready, chunk(chunkDone, chunkHole, 1, be(uint64(512), uint32(1024)))).Read(hole, 512); err != nil ||
+		!bytes.Equal(hole, make([]byte, 1024)) {
 		t.Errorf("a hole is not zeros: %v", err)
 	}
 }

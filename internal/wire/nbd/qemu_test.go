@@ -24,8 +24,8 @@ func tool(t *testing.T, name string, arguments ...string) {
 	}
 }
 
-// serve serves an image of 8 MiB plus a sector with qemu-nbd, and returns the socket. It has data at 1 MiB, and what has changed since its
-// bitmap at 3 MiB.
+// serve serves an image of 8 MiB plus a sector with qemu-nbd, and returns the socket. It has data at 1 MiB, and what
+// has changed since its bitmap at 3 MiB.
 func serve(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{"qemu-nbd", "qemu-img", "qemu-io"} {
@@ -39,7 +39,8 @@ func serve(t *testing.T) string {
 	tool(t, "qemu-img", "bitmap", "--add", image, "since")
 	tool(t, "qemu-io", "-c", "write -P 0x22 3M 64k", "-c", "write -z 5M 64k", image)
 	tool(t, "qemu-img", "bitmap", "--disable", image, "since")
-	server := exec.CommandContext(t.Context(), "qemu-nbd", "--read-only", "--persistent", "--shared=4", "--format=qcow2", "--bitmap=since", "--export-name=root", "--socket="+socket, image)
+	server := exec.CommandContext(t.Context(), "qemu-nbd", "--read-only", "--persistent", "--shared=4", "--format=qcow2",
+		"--bitmap=since", "--export-name=root", "--socket="+socket, image)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,8 @@ func at(extents []Extent, offset uint64) uint32 {
 func TestQEMU(t *testing.T) {
 	socket := serve(t)
 	bitmap := BitmapContext("since")
-	c, err := Open(dial(t, socket), Options{Export: "root", Contexts: []string{AllocationContext, bitmap}, Timeout: 10 * time.Second})
+	c, err := Open(dial(t, socket),
+		Options{Export: "root", Contexts: []string{AllocationContext, bitmap}, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,8 @@ func TestQEMU(t *testing.T) {
 		t.Fatal(err)
 	}
 	for offset, want := range map[uint64][2]uint32{
-		0: {Hole | Zero, 0}, mebibyte: {0, 0}, 3 * mebibyte: {0, Dirty}, 5 * mebibyte: {Zero, Dirty}, 8 * mebibyte: {Hole | Zero, 0},
+		0: {Hole | Zero, 0}, mebibyte: {0, 0}, 3 * mebibyte: {0, Dirty}, 5 * mebibyte: {Zero, Dirty},
+		8 * mebibyte: {Hole | Zero, 0},
 	} {
 		allocation, changed := at(status[AllocationContext], offset), at(status[bitmap], offset)
 		if allocation&Zero != want[0]&Zero || changed != want[1] {

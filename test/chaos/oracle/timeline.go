@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package oracle decides whether a run of the chaos test was correct, from facts that do not come from Vireo: the kernel's
-// trace of the VM's QEMUs, and what the guest wrote to its disk.
+// Package oracle decides whether a run of the chaos test was correct, from facts that do not come from Vireo: the
+// kernel's trace of the VM's QEMUs, and what the guest wrote to its disk.
 package oracle
 
 import (
@@ -43,8 +43,8 @@ type Event struct {
 type Timeline struct {
 	// executing are the QEMUs whose CPUs run, with the time of their start.
 	executing map[int]time.Duration
-	// writer is the QEMU that wrote last, at lastWrite. retired are earlier writers that have not ended, which must not write again, with
-	// their successors.
+	// writer is the QEMU that wrote last, at lastWrite. retired are earlier writers that have not ended, which must not
+	// write again, with their successors.
 	writer      int
 	writerEnded bool
 	lastWrite   time.Duration
@@ -63,7 +63,8 @@ func (t *Timeline) Add(e Event) {
 	case Started:
 		for other, since := range t.executing {
 			if other != e.Process {
-				t.fail("two guests execute: QEMU %d starts at %s, and QEMU %d executes since %s", e.Process, stamp(e.At), other, stamp(since))
+				t.fail("two guests execute: QEMU %d starts at %s, and QEMU %d executes since %s", e.Process, stamp(e.At), other,
+					stamp(since))
 			}
 		}
 		t.executing[e.Process] = e.At
@@ -84,7 +85,8 @@ func (t *Timeline) Add(e Event) {
 
 func (t *Timeline) wrote(e Event) {
 	if successor, is := t.retired[e.Process]; is {
-		t.fail("two guests write the disk: QEMU %d writes at %s, after QEMU %d has written", e.Process, stamp(e.At), successor)
+		t.fail("two guests write the disk: QEMU %d writes at %s, after QEMU %d has written", e.Process, stamp(e.At),
+			successor)
 	}
 	for other, since := range t.executing {
 		if other != e.Process {

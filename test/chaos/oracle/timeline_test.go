@@ -29,11 +29,12 @@ func TestTimeline(t *testing.T) {
 		want   string
 	}{
 		"migrated guest": {[]Event{
-			at(Started, source), at(Wrote, source), at(Sending, source), at(Stopped, source), at(Wrote, source), at(Ended, source),
-			at(Started, target), at(Wrote, target),
+			at(Started, source), at(Wrote, source), at(Sending, source), at(Stopped, source), at(Wrote, source),
+			at(Ended, source), at(Started, target), at(Wrote, target),
 		}, ""},
 		"guest that continues on the source": {[]Event{
-			at(Started, source), at(Wrote, source), at(Stopped, source), at(Ended, target), at(Started, source), at(Wrote, source),
+			at(Started, source), at(Wrote, source), at(Stopped, source), at(Ended, target), at(Started, source),
+			at(Wrote, source),
 		}, ""},
 		"killed and restarted guest": {[]Event{
 			at(Started, source), at(Wrote, source), at(Ended, source), at(Started, 300), at(Wrote, 300),
@@ -51,8 +52,8 @@ func TestTimeline(t *testing.T) {
 			at(Wrote, source), at(Wrote, target), at(Wrote, source),
 		}, "two guests write the disk"},
 		"a later QEMU has the process ID of an earlier one": {[]Event{
-			at(Started, source), at(Wrote, source), at(Ended, source), at(Started, target), at(Wrote, target), at(Stopped, target),
-			at(Ended, target), at(Started, source), at(Wrote, source),
+			at(Started, source), at(Wrote, source), at(Ended, source), at(Started, target), at(Wrote, target),
+			at(Stopped, target), at(Ended, target), at(Started, source), at(Wrote, source),
 		}, ""},
 		"an earlier writer ends after its successor has written": {[]Event{
 			at(Wrote, source), at(Wrote, target), at(Ended, source), at(Ended, target), at(Wrote, source),
@@ -88,7 +89,8 @@ func TestTimelineState(t *testing.T) {
 	if process, when := timeline.Writer(); process != source || when != 2*time.Millisecond {
 		t.Errorf("QEMU %d wrote last at %s, want the source at 2ms", process, when)
 	}
-	if again := timelineOf(at(Started, source), at(Started, target)); len(again.Failures()) != 1 || len(again.Failures()) != 0 {
+	if again := timelineOf(at(Started, source), at(Started, target)); len(again.Failures()) != 1 ||
+		len(again.Failures()) != 0 {
 		t.Error("a failure is not returned exactly once")
 	}
 }

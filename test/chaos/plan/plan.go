@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package plan determines the faults of a run of the chaos test, and when they are injected. Both depend on the run's seed only.
+// Package plan determines the faults of a run of the chaos test, and when they are injected. Both depend on the run's
+// seed only.
 package plan
 
 import (
@@ -39,12 +40,14 @@ const (
 
 // window is the time after the observation within which the fault is injected.
 var window = [phases]time.Duration{
-	Requested: 300 * time.Millisecond, Scheduling: 1500 * time.Millisecond, Prepared: 100 * time.Millisecond, Started: 300 * time.Millisecond,
-	Transferring: 1200 * time.Millisecond, Switching: 80 * time.Millisecond, Releasing: 30 * time.Millisecond, Running: 60 * time.Millisecond,
-	Owned: time.Second,
+	Requested: 300 * time.Millisecond, Scheduling: 1500 * time.Millisecond, Prepared: 100 * time.Millisecond,
+	Started:      300 * time.Millisecond,
+	Transferring: 1200 * time.Millisecond, Switching: 80 * time.Millisecond, Releasing: 30 * time.Millisecond,
+	Running: 60 * time.Millisecond, Owned: time.Second,
 }
 
-var phaseNames = [phases]string{"requested", "scheduling", "prepared", "started", "transferring", "switching", "releasing", "running", "owned"}
+var phaseNames = [phases]string{"requested", "scheduling", "prepared", "started", "transferring", "switching",
+	"releasing", "running", "owned"}
 
 // String is the name of the phase in tables and files.
 func (p Phase) String() string { return phaseNames[p] }
@@ -140,8 +143,8 @@ type cell struct {
 	phase Phase
 }
 
-// cells are all possible pairs of a fault and a phase, in a fixed shuffled order: len(cells) runs with consecutive seeds contain each of
-// them once.
+// cells are all possible pairs of a fault and a phase, in a fixed shuffled order: len(cells) runs with consecutive
+// seeds contain each of them once.
 var cells = func() []cell {
 	var all []cell
 	for _, s := range faults {

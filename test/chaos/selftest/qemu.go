@@ -26,7 +26,8 @@ type qemu struct {
 	errors    strings.Builder
 }
 
-// start starts a QEMU with stopped CPUs and an unlocked disk. The disk is passed as an open file, as QEMU runs in a chroot.
+// start starts a QEMU with stopped CPUs and an unlocked disk. The disk is passed as an open file, as QEMU runs in a
+// chroot.
 func start(root, disk string) (*qemu, error) {
 	file, err := openDirect(disk)
 	if err != nil {
@@ -34,7 +35,8 @@ func start(root, disk string) (*qemu, error) {
 	}
 	defer func() { _ = file.Close() }()
 	q := &qemu{command: exec.Command(program,
-		"-machine", "pc,accel=tcg", "-m", "16", "-nodefaults", "-display", "none", "-S", "-qmp", "stdio", "-add-fd", "fd=3,set=1",
+		"-machine", "pc,accel=tcg", "-m", "16", "-nodefaults", "-display", "none", "-S", "-qmp", "stdio", "-add-fd",
+		"fd=3,set=1",
 		"-blockdev", `{"node-name":"disk","driver":"raw","file":{"driver":"file","filename":"/dev/fdset/1","locking":"off","cache":{"direct":true}}}`,
 		"-device", "ide-hd,drive=disk,bootindex=1")}
 	q.command.SysProcAttr = &syscall.SysProcAttr{Chroot: root}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package selftest checks that the chaos test detects the failure it is made for: two real QEMUs that execute at the same time and write
-// one disk.
+// Package selftest checks that the chaos test detects the failure it is made for: two real QEMUs that execute at the
+// same time and write one disk.
 package selftest
 
 import (
@@ -24,7 +24,8 @@ import (
 //	xor ax, ax; mov es, ax; mov ds, ax
 //	again: mov ax, 0301h; mov bx, 7c00h; mov cx, 2; mov dx, 80h; int 13h; jmp again
 var writer = []byte{
-	0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0xb8, 0x01, 0x03, 0xbb, 0x00, 0x7c, 0xb9, 0x02, 0x00, 0xba, 0x80, 0x00, 0xcd, 0x13, 0xeb, 0xf0,
+	0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0xb8, 0x01, 0x03, 0xbb, 0x00, 0x7c, 0xb9, 0x02, 0x00, 0xba, 0x80, 0x00, 0xcd, 0x13,
+	0xeb, 0xf0,
 }
 
 const (
@@ -35,9 +36,10 @@ const (
 	patience = 20 * time.Second
 )
 
-// Run first runs two QEMUs on one disk one after the other, which must not be reported, and then continues the first while the second
-// runs, which must be reported by the checks of execution and of writers. QEMU's own disk lock, which would prevent this, is off. Root is
-// a root file system with QEMU, and directory a directory on the file system of the volumes.
+// Run first runs two QEMUs on one disk one after the other, which must not be reported, and then continues the first
+// while the second runs, which must be reported by the checks of execution and of writers. QEMU's own disk lock, which
+// would prevent this, is off. Root is a root file system with QEMU, and directory a directory on the file system of the
+// volumes.
 func Run(root, directory string) (err error) {
 	disk, err := makeDisk(directory)
 	if err != nil {
@@ -62,7 +64,8 @@ func Run(root, directory string) (err error) {
 		return err
 	}
 	defer second.kill()
-	w := &watched{trace: tracer, timeline: oracle.NewTimeline(), own: map[int]bool{first.pid(): true, second.pid(): true}, wrote: map[int]int{}}
+	w := &watched{trace: tracer, timeline: oracle.NewTimeline(), own: map[int]bool{first.pid(): true, second.pid(): true},
+		wrote: map[int]int{}}
 	return w.run(first, second)
 }
 
@@ -101,7 +104,8 @@ func (w *watched) run(first, second *qemu) error {
 			}
 			w.add(e)
 		case <-deadline:
-			return fmt.Errorf("two QEMUs execute and write to one disk: execution detected %t, writes detected %t", executes, writes)
+			return fmt.Errorf("two QEMUs execute and write to one disk: execution detected %t, writes detected %t", executes,
+				writes)
 		}
 		for _, failure := range w.timeline.Failures() {
 			executes = executes || strings.HasPrefix(failure, "two guests execute")

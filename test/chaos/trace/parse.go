@@ -16,7 +16,8 @@ import (
 	"github.com/vireo-project/vireo/test/chaos/oracle"
 )
 
-// line is an event as trace_pipe prints it with record-tgid: "command-thread (process) [CPU] flags time: event: fields".
+// line is an event as trace_pipe prints it with record-tgid: "command-thread (process) [CPU] flags time: event:
+// fields".
 var line = regexp.MustCompile(`^.+-(\d+)\s+(?:\(\s*(\d+|-+)\)\s+)?\[\d+\]\s+\S+\s+(\d+)\.(\d{6}): (\w+): (.*)$`)
 
 var lost = regexp.MustCompile(`\[LOST (\d+) EVENTS\]`)
@@ -24,9 +25,9 @@ var lost = regexp.MustCompile(`\[LOST (\d+) EVENTS\]`)
 // newThread is the event of a new thread or process.
 const newThread = "task_newtask"
 
-// threads maps the threads that were created since the trace began to their processes. The process that the kernel prints may be missing
-// or stale: it is recorded when a thread is scheduled, which may be after the event is read, and thread IDs are reused. QEMU's threads
-// are short-lived.
+// threads maps the threads that were created since the trace began to their processes. The process that the kernel
+// prints may be missing or stale: it is recorded when a thread is scheduled, which may be after the event is read, and
+// thread IDs are reused. QEMU's threads are short-lived.
 type threads map[int]int
 
 // parse parses a line. It returns nil for the event of a new thread.
@@ -66,7 +67,8 @@ func moment(seconds, micro string) (time.Duration, error) {
 	return time.Duration(s)*time.Second + time.Duration(us)*time.Microsecond, err
 }
 
-// add parses "pid=4270 comm=qemu-system-x86 clone_flags=3d0f00 oom_score_adj=0" of a process that creates a thread or another process.
+// add parses "pid=4270 comm=qemu-system-x86 clone_flags=3d0f00 oom_score_adj=0" of a process that creates a thread or
+// another process.
 func (t threads) add(process int, fields string) error {
 	var id int
 	var flags uint64

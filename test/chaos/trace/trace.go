@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package trace traces QEMUs in the kernel: when their guests' CPUs are started and stopped, when they begin to send memory, when they
-// end, and when which process writes to a file. Each event is recorded on the thread that causes it, with the kernel's monotonic clock.
-// The kernel orders the events; their times are in microseconds.
+// Package trace traces QEMUs in the kernel: when their guests' CPUs are started and stopped, when they begin to send
+// memory, when they end, and when which process writes to a file. Each event is recorded on the thread that causes it,
+// with the kernel's monotonic clock. The kernel orders the events; their times are in microseconds.
 package trace
 
 import (
@@ -44,13 +44,13 @@ type Trace struct {
 
 // probe is a function of QEMU whose entry is traced.
 type probe struct {
-	// symbol is the name of the function, and arguments are the recorded arguments (the kernel's Documentation/trace/uprobetracer.rst,
-	// with the registers of the System V ABI of x86-64).
+	// symbol is the name of the function, and arguments are the recorded arguments (the kernel's
+	// Documentation/trace/uprobetracer.rst, with the registers of the System V ABI of x86-64).
 	symbol, arguments string
 }
 
-// probes by the name of the event. vm_state_notify(bool running, RunState state) is called immediately before the CPUs are started, and
-// after they have stopped: see vm_prepare_start and do_vm_stop in QEMU's system/cpus.c.
+// probes by the name of the event. vm_state_notify(bool running, RunState state) is called immediately before the CPUs
+// are started, and after they have stopped: see vm_prepare_start and do_vm_stop in QEMU's system/cpus.c.
 var probes = map[string]probe{
 	"state": {"vm_state_notify", "running=%di:u8 state=%si:u32"},
 	"send":  {"qmp_migrate", ""},
@@ -95,8 +95,8 @@ func mount() error {
 	return nil
 }
 
-// acquire locks the mount point, as the trace of another process would be removed as one that an earlier process left. The lock ends
-// with the process.
+// acquire locks the mount point, as the trace of another process would be removed as one that an earlier process left.
+// The lock ends with the process.
 func acquire() (*os.File, error) {
 	lock, err := os.Open(filepath.Dir(mountPoint))
 	if err != nil {
@@ -137,8 +137,8 @@ func (t *Trace) set(programs []string) error {
 	return nil
 }
 
-// writes are the kernel's events of writes to a file, with further conditions of their filters: direct writes (IOMAP_WRITE is 1, see the
-// kernel's include/linux/iomap.h), writes through the page cache, and holes.
+// writes are the kernel's events of writes to a file, with further conditions of their filters: direct writes
+// (IOMAP_WRITE is 1, see the kernel's include/linux/iomap.h), writes through the page cache, and holes.
 var writes = map[string]string{
 	"iomap/iomap_iter": " && flags & 1 && length > 0", "ext4/ext4_write_begin": "", "ext4/ext4_da_write_begin": "",
 	"ext4/ext4_fallocate_enter": "", "ext4/ext4_punch_hole": "",
@@ -247,7 +247,8 @@ func add(list, definition string) error {
 
 // Programs returns the paths of QEMU in the images that a node's containerd has unpacked.
 func Programs(containerd string) ([]string, error) {
-	found, err := filepath.Glob(filepath.Join(containerd, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/usr/bin/qemu-system-x86_64"))
+	found, err := filepath.Glob(
+		filepath.Join(containerd, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/usr/bin/qemu-system-x86_64"))
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("no image with QEMU is unpacked below %s: %w", containerd, fs.ErrNotExist)
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agent is a node agent for tests of virt-api. It implements the agents' protocol over mutual TLS, returns configured
-// responses, and echoes on streams.
+// Package agent is a node agent for tests of virt-api. It implements the agents' protocol over mutual TLS, returns
+// configured responses, and echoes on streams.
 package agent
 
 import (
@@ -84,11 +84,13 @@ func (a *Agent) SetError(verb string, code int32, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.errors[verb] = metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Message: message,
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code,
+		Message: message,
 	}
 }
 
-// SetResponse sets the response to GET requests of a verb: a []byte is the body itself, anything else is encoded as JSON.
+// SetResponse sets the response to GET requests of a verb: a []byte is the body itself, anything else is encoded as
+// JSON.
 func (a *Agent) SetResponse(verb string, response any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,7 +26,8 @@ func (a *Authority) Client(t T) func(node string) (*tls.Config, error) {
 	own := a.ca.Issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth)
 	return func(node string) (*tls.Config, error) {
 		return &tls.Config{
-			MinVersion: tls.VersionTLS13, RootCAs: a.ca.Pool(), Certificates: []tls.Certificate{own}, ServerName: agentapi.ServerName(node),
+			MinVersion: tls.VersionTLS13, RootCAs: a.ca.Pool(), Certificates: []tls.Certificate{own},
+			ServerName: agentapi.ServerName(node),
 		}, nil
 	}
 }

@@ -30,7 +30,8 @@ type backingUp struct {
 	bitmaps  map[string]hypervisor.Checkpoint
 	broken   string
 	requests []hypervisor.BackupRequest
-	// free is the free space for scratch files, if it was set, and dialed how often a client has connected to the disks of a pull.
+	// free is the free space for scratch files, if it was set, and dialed how often a client has connected to the disks of
+	// a pull.
 	free   *uint64
 	dialed int
 }
@@ -112,7 +113,8 @@ func (l *Launcher) RedefineCheckpoint(ctx context.Context, name string, checkpoi
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept, found := l.backups.bitmaps[checkpoint.Name]
-	if !found || slices.ContainsFunc(checkpoint.Targets, func(target string) bool { return !slices.Contains(kept.Targets, target) }) {
+	if !found || slices.ContainsFunc(checkpoint.Targets,
+		func(target string) bool { return !slices.Contains(kept.Targets, target) }) {
 		return fmt.Errorf("checkpoint inconsistent: missing or broken bitmap %q", checkpoint.Name)
 	}
 	if l.backups.checkpoints == nil {
@@ -231,7 +233,8 @@ func (l *Launcher) OpenPull(ctx context.Context, id string) (net.Conn, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.backups.job.State != backup.JobActive || l.backups.job.Socket != path.Join(launcherpod.SocketsDir, launcherpod.BackupSocketName(id)) {
+	if l.backups.job.State != backup.JobActive ||
+		l.backups.job.Socket != path.Join(launcherpod.SocketsDir, launcherpod.BackupSocketName(id)) {
 		return nil, fmt.Errorf("%w with the backup %s", hypervisor.ErrNotRunning, id)
 	}
 	l.backups.dialed++

@@ -102,8 +102,8 @@ func (l *Launcher) GiveHostDir(ctx context.Context, dir string) error {
 	return l.respond("giveHostDir")
 }
 
-// SetRootDir makes root the owner of a directory, where the guest's user may create nothing. GiveHostDir does not change one that
-// existed before the Pod.
+// SetRootDir makes root the owner of a directory, where the guest's user may create nothing. GiveHostDir does not
+// change one that existed before the Pod.
 func (l *Launcher) SetRootDir(dir string, before bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

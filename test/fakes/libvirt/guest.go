@@ -54,7 +54,9 @@ func (l *Launcher) GuestUsers(ctx context.Context, name string) (hypervisor.List
 }
 
 // GuestFilesystems returns the file systems.
-func (l *Launcher) GuestFilesystems(ctx context.Context, name string) (hypervisor.List[hypervisor.GuestFilesystem], error) {
+func (l *Launcher) GuestFilesystems(
+	ctx context.Context, name string,
+) (hypervisor.List[hypervisor.GuestFilesystem], error) {
 	agent, err := l.guestAgent(ctx, "agent", name)
 	if err != nil {
 		return hypervisor.List[hypervisor.GuestFilesystem]{}, err

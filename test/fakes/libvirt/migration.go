@@ -40,8 +40,8 @@ type moving struct {
 
 var errCanceled = errors.New("the transfer was canceled")
 
-// KeepJob makes the launcher keep the job of a process that is gone until EndJob is called, as libvirtd keeps it until it detects
-// that the process is gone.
+// KeepJob makes the launcher keep the job of a process that is gone until EndJob is called, as libvirtd keeps it until
+// it detects that the process is gone.
 func (l *Launcher) KeepJob() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,9 +260,10 @@ func (l *Launcher) record(ctx context.Context, call string, do func(*moving)) er
 	return nil
 }
 
-// Transfer transfers the guest to the launcher at the other end of the target's connection, step by step as libvirt does. Each step
-// can be made to fail or to wait: "begin", "perform" and "confirm" here, "prepare" and "finish" at the target; and "notice", in which
-// QEMU has exited and libvirt has not noticed. The end of the context is like the end of the process: a suspended guest stays suspended.
+// Transfer transfers the guest to the launcher at the other end of the target's connection, step by step as libvirt
+// does. Each step can be made to fail or to wait: "begin", "perform" and "confirm" here, "prepare" and "finish" at the
+// target; and "notice", in which QEMU has exited and libvirt has not noticed. The end of the context is like the end of
+// the process: a suspended guest stays suspended.
 func (l *Launcher) Transfer(ctx context.Context, r hypervisor.TransferRequest) error {
 	if err := l.enter(ctx, "begin"); err != nil {
 		return err

@@ -130,7 +130,8 @@ func TestJobOfExitedProcessRemains(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("the transfer of a process that exits has no error")
 	}
-	if state, err := m.from.SourceState(t.Context(), domain); err != nil || state.Domain != protocol.SourceSuspended || !state.Job {
+	if state, err := m.from.SourceState(t.Context(), domain); err != nil || state.Domain != protocol.SourceSuspended ||
+		!state.Job {
 		t.Errorf("got %+v, %v", state, err)
 	}
 	if err := m.from.ResumeSource(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotRunning) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package libvirt implements hypervisors in memory: one launcher per Pod UID, each with its domain, its storage pools and
-// knobs for failures. A launcher outlives the agent that uses it, as real launchers do.
+// Package libvirt implements hypervisors in memory: one launcher per Pod UID, each with its domain, its storage pools
+// and knobs for failures. A launcher outlives the agent that uses it, as real launchers do.
 package libvirt
 
 import (
@@ -142,10 +142,10 @@ func (l *Launcher) change(do func()) {
 }
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
-// "credentials", "console", "graphics", "interface", "pause", "unpause",
-// "vcpus", "memory", "attach x", "detach x" or "change x" for a disk x, "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record"
-// of a snapshot's freeze or of a backup, "backup", or one of a migration: "begin", "prepare", "perform", "finish",
-// "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
+// "credentials", "console", "graphics", "interface", "pause", "unpause", "vcpus", "memory", "attach x", "detach x" or
+// "change x" for a disk x, "reset", "reboot", "screenshot", "agent", "freeze", "thaw", "record" of a snapshot's freeze
+// or of a backup, "backup", or one of a migration: "begin", "prepare", "perform", "finish", "confirm", "notice",
+// "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,8 +173,8 @@ func (l *Launcher) Slow(call string) (reached <-chan struct{}, release func()) {
 	return g.reached, sync.OnceFunc(func() { close(g.open) })
 }
 
-// LoseResponse makes the next call of a kind, "start", "upload", "backup", "finish" or "confirm", succeed but return the error of a
-// connection that breaks before the response.
+// LoseResponse makes the next call of a kind, "start", "upload", "backup", "finish" or "confirm", succeed but return
+// the error of a connection that breaks before the response.
 func (l *Launcher) LoseResponse(call string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,7 +274,8 @@ func (l *Launcher) Snapshot() *hypervisor.Domain {
 	}
 	// The XML is copied: a test may alter it while the agent reads it.
 	text, err := l.domain.XML.Marshal()
-	snapshot := hypervisor.Domain{State: l.domain.State, Reason: l.domain.Reason, XML: &libvirtxml.Domain{}, Plugged: l.domain.Plugged}
+	snapshot := hypervisor.Domain{State: l.domain.State, Reason: l.domain.Reason, XML: &libvirtxml.Domain{},
+		Plugged: l.domain.Plugged}
 	if err != nil || snapshot.XML.Unmarshal(text) != nil {
 		return nil
 	}
@@ -361,7 +362,8 @@ func placed(definition *libvirtxml.Domain) (*libvirtxml.Domain, error) {
 	next := func() *libvirtxml.DomainAddress {
 		bus++
 		at := bus
-		return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: &zero, Bus: &at, Slot: &zero, Function: &zero}}
+		return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: &zero, Bus: &at, Slot: &zero,
+			Function: &zero}}
 	}
 	for i := range stored.Devices.Disks {
 		if disk := &stored.Devices.Disks[i]; disk.Address == nil && disk.Target != nil && disk.Target.Bus == "virtio" {

@@ -13,13 +13,15 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// ChangeDisk attaches, detaches or changes a disk of the running domain. The guest releases a disk at once, unless HoldDisks was called.
+// ChangeDisk attaches, detaches or changes a disk of the running domain. The guest releases a disk at once, unless
+// HoldDisks was called.
 func (l *Launcher) ChangeDisk(ctx context.Context, name string, o domain.Operation) error {
 	return l.changeRunning(ctx, string(o.Action)+" "+o.Name, name, func() error {
 		devices := l.domain.XML.Devices
 		// Who has read the domain keeps what was read.
 		devices.Disks = slices.Clone(devices.Disks)
-		at := slices.IndexFunc(devices.Disks, func(d libvirtxml.DomainDisk) bool { return d.Alias != nil && d.Alias.Name == o.Disk.Alias.Name })
+		at := slices.IndexFunc(devices.Disks,
+			func(d libvirtxml.DomainDisk) bool { return d.Alias != nil && d.Alias.Name == o.Disk.Alias.Name })
 		switch {
 		case o.Action == domain.Attach && at >= 0:
 			return fmt.Errorf("operation failed: target %s already exists", o.Disk.Target.Dev)
@@ -46,8 +48,9 @@ func (l *Launcher) HoldDisks() {
 // ReleaseDisk makes the guest release a disk that was detached.
 func (l *Launcher) ReleaseDisk(name string) {
 	l.change(func() {
-		l.domain.XML.Devices.Disks = slices.DeleteFunc(slices.Clone(l.domain.XML.Devices.Disks), func(d libvirtxml.DomainDisk) bool {
-			return d.Alias != nil && d.Alias.Name == domain.DiskAlias(name)
-		})
+		l.domain.XML.Devices.Disks = slices.DeleteFunc(slices.Clone(l.domain.XML.Devices.Disks),
+			func(d libvirtxml.DomainDisk) bool {
+				return d.Alias != nil && d.Alias.Name == domain.DiskAlias(name)
+			})
 	})
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// Two fake launchers exchange messages with the frames and procedures of libvirt's protocol, so that an agent between them can
-// check them, and with text as content. Source: libvirt src/rpc/virnetprotocol.x and src/remote/remote_protocol.x.
+// Two fake launchers exchange messages with the frames and procedures of libvirt's protocol, so that an agent between
+// them can check them, and with text as content. Source: libvirt src/rpc/virnetprotocol.x and
+// src/remote/remote_protocol.x.
 const (
 	program     = 0x20008086
 	procOpen    = 1

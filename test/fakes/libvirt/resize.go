@@ -32,7 +32,8 @@ func (l *Launcher) SetVCPUs(ctx context.Context, name string, count uint) error 
 	return err
 }
 
-// AttachMemory plugs a memory device into the running domain. The guest takes what is requested, unless HoldMemory was called.
+// AttachMemory plugs a memory device into the running domain. The guest takes what is requested, unless HoldMemory was
+// called.
 func (l *Launcher) AttachMemory(ctx context.Context, name string, device *libvirtxml.DomainMemorydev) error {
 	return l.setMemory(ctx, name, device, func(d *libvirtxml.Domain) error {
 		if len(d.Devices.Memorydevs) > 0 {

@@ -61,7 +61,8 @@ func (l *Launcher) FreezeForSnapshot(ctx context.Context, name string) error {
 	return nil
 }
 
-// ThawAfterSnapshot thaws the guest unless it was frozen on a user's request, and writes the record if it was frozen until then.
+// ThawAfterSnapshot thaws the guest unless it was frozen on a user's request, and writes the record if it was frozen
+// until then.
 func (l *Launcher) ThawAfterSnapshot(ctx context.Context, name string, record freeze.Record) (bool, error) {
 	agent, err := l.guestAgent(ctx, "thaw", name)
 	if err != nil || !agent.Frozen {

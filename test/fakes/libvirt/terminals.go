@@ -18,8 +18,8 @@ const RFBBanner = "RFB 003.008\n"
 // USBHello is the format of what a USB port sends first.
 const USBHello = "usbredir %d\n"
 
-// Serial sets the program behind the guest's serial port, which gets the guest's end of each console that is opened. The default
-// writes back what it reads.
+// Serial sets the program behind the guest's serial port, which gets the guest's end of each console that is opened.
+// The default writes back what it reads.
 func (l *Launcher) Serial(guest func(net.Conn)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +87,8 @@ func serveScreen(client net.Conn) {
 	_, _ = io.Copy(io.Discard, client)
 }
 
-// OpenUSB connects to a USB port of the guest, which sends its number and then writes back what it reads. As with QEMU, a second
-// connection waits without a response.
+// OpenUSB connects to a USB port of the guest, which sends its number and then writes back what it reads. As with QEMU,
+// a second connection waits without a response.
 func (l *Launcher) OpenUSB(ctx context.Context, port int) (net.Conn, error) {
 	if err := l.enter(ctx, "usb"); err != nil {
 		return nil, err

@@ -21,8 +21,8 @@ import (
 	"github.com/coder/websocket/wsjson"
 )
 
-// BrowserVariable is the environment variable with the browser's path. `make test` sets it; if it is not set, tests with a browser are
-// skipped.
+// BrowserVariable is the environment variable with the browser's path. `make test` sets it; if it is not set, tests
+// with a browser are skipped.
 const BrowserVariable = "VIREO_BROWSER"
 
 // Page is a page in a headless Chromium, driven over the DevTools protocol.
@@ -39,8 +39,10 @@ func Open(t testing.TB, address string) *Page {
 	if program == "" {
 		t.Skip(BrowserVariable + " names no browser")
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-		"--no-first-run", "--no-proxy-server", "--window-size=1000,700", "--remote-debugging-port=0", "--user-data-dir="+profile(t), address)
+	cmd := exec.CommandContext(t.Context(), program, "--headless=new", "--no-sandbox", "--disable-gpu",
+		"--disable-dev-shm-usage",
+		"--no-first-run", "--no-proxy-server", "--window-size=1000,700", "--remote-debugging-port=0",
+		"--user-data-dir="+profile(t), address)
 	cmd.WaitDelay = 5 * time.Second
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
@@ -71,7 +73,8 @@ func Open(t testing.TB, address string) *Page {
 	}
 }
 
-// profile returns a directory for the browser. It is removed with retries, because child processes of the browser may still write to it.
+// profile returns a directory for the browser. It is removed with retries, because child processes of the browser may
+// still write to it.
 func profile(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "virtctl-browser-")
@@ -144,7 +147,8 @@ func (p *Page) try(method string, parameters, result any) error {
 	p.number++
 	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second)
 	defer cancel()
-	if err := wsjson.Write(ctx, p.socket, map[string]any{"id": p.number, "method": method, "params": parameters}); err != nil {
+	if err := wsjson.Write(ctx, p.socket,
+		map[string]any{"id": p.number, "method": method, "params": parameters}); err != nil {
 		return err
 	}
 	for {
@@ -177,7 +181,8 @@ func (p *Page) Evaluate(expression string) string {
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
 	// A page that is loading has no context in which the expression could be evaluated.
-	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &response); err != nil {
+	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true},
+		&response); err != nil {
 		return err.Error()
 	}
 	if response.ExceptionDetails != nil {
@@ -205,7 +210,8 @@ func (p *Page) Type(text string) {
 	p.t.Helper()
 	for _, r := range text {
 		key, code := string(r), int(unicode.ToUpper(r))
-		event := map[string]any{"type": "keyDown", "key": key, "text": key, "windowsVirtualKeyCode": code, "code": "Key" + strings.ToUpper(key)}
+		event := map[string]any{"type": "keyDown", "key": key, "text": key, "windowsVirtualKeyCode": code,
+			"code": "Key" + strings.ToUpper(key)}
 		if r == '\n' {
 			event["key"], event["text"], event["code"], event["windowsVirtualKeyCode"] = "Enter", "\r", "Enter", 13
 		}

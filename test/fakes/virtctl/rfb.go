@@ -26,8 +26,8 @@ const (
 	setPixelFormat, setEncodings, updateRequest, keyEvent, pointerEvent, cutText = 0, 2, 3, 4, 5, 6
 )
 
-// layouts describes messages after their first byte: a part of a fixed size, which may contain a count, and that many items of the size
-// each.
+// layouts describes messages after their first byte: a part of a fixed size, which may contain a count, and that many
+// items of the size each.
 var layouts = map[byte]struct{ size, countAt, countSize, each int }{
 	setPixelFormat: {size: 19},
 	setEncodings:   {3, 1, 2, 4},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtctl provides a cluster for tests of virtctl: an HTTPS server with HTTP/2, discovery, objects in memory, and the
-// subresources that a test serves.
+// Package virtctl provides a cluster for tests of virtctl: an HTTPS server with HTTP/2, discovery, objects in memory,
+// and the subresources that a test serves.
 package virtctl
 
 import (
@@ -94,7 +94,8 @@ func (s *Server) authenticated(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// Subresource serves a path of subresources.kubevirt.io/v1, such as "/namespaces/{namespace}/virtualmachines/{name}/start".
+// Subresource serves a path of subresources.kubevirt.io/v1, such as
+// "/namespaces/{namespace}/virtualmachines/{name}/start".
 func (s *Server) Subresource(method, path string, handler http.HandlerFunc) {
 	s.mux.HandleFunc(method+" /apis/"+subresources.Group+"/v1"+path, handler)
 }
@@ -174,7 +175,9 @@ func (s *Server) RunWith(ctx context.Context, execute Execute, in io.Reader, arg
 }
 
 // RunStreams runs virtctl with the streams of the test.
-func (s *Server) RunStreams(ctx context.Context, execute Execute, streams genericiooptions.IOStreams, arguments ...string) int {
+func (s *Server) RunStreams(
+	ctx context.Context, execute Execute, streams genericiooptions.IOStreams, arguments ...string,
+) int {
 	s.t.Helper()
 	return execute(ctx, cli.New("virtctl", streams), append(s.Flags(), arguments...))
 }

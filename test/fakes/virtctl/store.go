@@ -175,7 +175,8 @@ func (s *store) serve(mux *http.ServeMux) {
 		}
 	}
 	mux.HandleFunc("GET /api", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		respond(w, http.StatusOK,
+			metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	})
 	mux.HandleFunc("GET /apis", s.groups)
 }
@@ -190,7 +191,8 @@ func (s *store) groups(w http.ResponseWriter, _ *http.Request) {
 			continue
 		}
 		v := metav1.GroupVersionForDiscovery{GroupVersion: k.groupVersion, Version: version}
-		list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v})
+		list.Groups = append(list.Groups,
+			metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v})
 	}
 	respond(w, http.StatusOK, list)
 }
@@ -199,7 +201,8 @@ func (s *store) serveGroup(mux *http.ServeMux, groupVersion string) {
 	mux.HandleFunc("GET "+kind{groupVersion: groupVersion}.root(), func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: groupVersion}
+		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+			GroupVersion: groupVersion}
 		for _, k := range s.kinds {
 			if k.groupVersion == groupVersion {
 				list.APIResources = append(list.APIResources, metav1.APIResource{
@@ -264,7 +267,8 @@ func (s *store) create(w http.ResponseWriter, r *http.Request, k kind) {
 	}
 	key := objectKey(k.resource, u.GetNamespace(), u.GetName())
 	if s.objects[key] != nil {
-		Refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", k.resource, u.GetName()))
+		Refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists,
+			fmt.Sprintf("%s %q already exists", k.resource, u.GetName()))
 		return
 	}
 	s.writes = append(s.writes, "POST "+key)
@@ -283,7 +287,8 @@ func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
 		group, _, _ := strings.Cut(k.groupVersion, "/")
 		respond(w, http.StatusNotFound, metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusNotFound,
-			Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf("%s.%s %q not found", k.resource, group, r.PathValue("name")),
+			Reason:  metav1.StatusReasonNotFound,
+			Message: fmt.Sprintf("%s.%s %q not found", k.resource, group, r.PathValue("name")),
 			Details: &metav1.StatusDetails{Name: r.PathValue("name"), Group: group, Kind: k.resource},
 		})
 		return
@@ -295,7 +300,8 @@ func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
 	s.writes = append(s.writes, r.Method+" "+key)
 	if r.Method == http.MethodDelete {
 		delete(s.objects, key)
-		respond(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+		respond(w, http.StatusOK,
+			metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 		return
 	}
 	changed, err := change(found, r)

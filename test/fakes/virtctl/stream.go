@@ -11,8 +11,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// CloseWith closes a websocket: normally without an error, with the code and reason of a websocket.CloseError, and without a close
-// frame for other errors.
+// CloseWith closes a websocket: normally without an error, with the code and reason of a websocket.CloseError, and
+// without a close frame for other errors.
 func CloseWith(socket *websocket.Conn, err error) {
 	var closed websocket.CloseError
 	switch {

@@ -69,7 +69,8 @@ func agentsCommand() *cobra.Command {
 	return cmd
 }
 
-// runAgent runs the agent of a node as virt-handler does, except for what needs a node: the servers, virt-broker and libvirt.
+// runAgent runs the agent of a node as virt-handler does, except for what needs a node: the servers, virt-broker and
+// libvirt.
 func runAgent(ctx context.Context, admin *rest.Config, node string) error {
 	account := rights.Handler.ImpersonateOn(admin, node)
 	account.QPS, account.Burst = clientQPS, clientBurst
@@ -135,7 +136,8 @@ func addReconciler(ctx context.Context, mgr ctrl.Manager, node string) (*agentvm
 	launchers, triggers := libvirt.NewNode(), agentvmi.NewTriggers()
 	launchers.Notify(triggers.Enqueue)
 	guests := agentvmi.New(agentvmi.Options{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: node,
+		Facts:       facts.Node{Arch: "amd64"},
 		Connections: connections{launchers}, Responses: hypervisor.NewResponseBudget(), Networks: networks{},
 		Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
 		Content: func(types.UID) media.Content { return noContent{} },
@@ -195,7 +197,8 @@ func (networks) Ensure(_ context.Context, vmi *v1.VirtualMachineInstance, _ *cor
 ) {
 	taps := map[string]domain.InterfaceFact{}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
-		taps[vmi.Spec.Domain.Devices.Interfaces[i].Name] = domain.InterfaceFact{Tap: fmt.Sprintf("tap%d", i), MAC: "02:00:00:00:00:01", MTU: 1450}
+		taps[vmi.Spec.Domain.Devices.Interfaces[i].Name] = domain.InterfaceFact{Tap: fmt.Sprintf("tap%d", i),
+			MAC: "02:00:00:00:00:01", MTU: 1450}
 	}
 	return taps, nil
 }

@@ -37,7 +37,8 @@ type request struct {
 
 // changes reports whether the request is a write. Those of Leases and Nodes do not count, because they are heartbeats.
 func (r request) changes() bool {
-	return r.resource != "leases" && r.resource != "nodes" && (r.verb == "create" || r.verb == "update" || r.verb == "patch" || strings.HasPrefix(r.verb, "delete"))
+	return r.resource != "leases" && r.resource != "nodes" &&
+		(r.verb == "create" || r.verb == "update" || r.verb == "patch" || strings.HasPrefix(r.verb, "delete"))
 }
 
 // isOurs reports whether a process of Vireo sent the request.
@@ -63,7 +64,8 @@ type user struct {
 // request returns what the event is about, and false if the request is logged in another stage too.
 func (e *auditEvent) request() (request, bool) {
 	// A watch is logged when it starts and when it ends.
-	if e.Stage != "ResponseComplete" && (e.Verb != "watch" || e.Stage != "ResponseStarted") || e.Verb == "watch" && e.Stage == "ResponseComplete" {
+	if e.Stage != "ResponseComplete" && (e.Verb != "watch" || e.Stage != "ResponseStarted") ||
+		e.Verb == "watch" && e.Stage == "ResponseComplete" {
 		return request{}, false
 	}
 	resource := e.ObjectRef.Resource

@@ -37,7 +37,8 @@ func (w *world) followFleet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for object, change := range map[client.Object]func(any, bool){&v1.VirtualMachine{}: w.fleet.changeVM, &v1.VirtualMachineInstance{}: w.fleet.changeVMI} {
+	for object, change := range map[client.Object]func(any, bool){&v1.VirtualMachine{}: w.fleet.changeVM,
+		&v1.VirtualMachineInstance{}: w.fleet.changeVMI} {
 		informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return err
@@ -104,7 +105,8 @@ func (f *fleet) changeVMI(object any, exists bool) {
 		return
 	}
 	f.vmis[vmi.Name] = guestState{
-		node: vmi.Status.NodeName, unresponsive: vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceNodeUnresponsive),
+		node:         vmi.Status.NodeName,
+		unresponsive: vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceNodeUnresponsive),
 	}
 }
 

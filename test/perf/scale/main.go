@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command scale measures virt-controller and the agents with many VMs. kwok simulates the nodes and their Pods, and the agents use a
-// simulated hypervisor. The API server, etcd, Kubernetes's scheduler and controllers, virt-controller and the agents' code are real.
-// It prints a table and writes JSON. It fails if a phase does not complete, and not because of a figure. The phases before it are in
-// the table.
+// Command scale measures virt-controller and the agents with many VMs. kwok simulates the nodes and their Pods, and the
+// agents use a simulated hypervisor. The API server, etcd, Kubernetes's scheduler and controllers, virt-controller and
+// the agents' code are real. It prints a table and writes JSON. It fails if a phase does not complete, and not because
+// of a figure. The phases before it are in the table.
 package main
 
 import (
@@ -61,7 +61,8 @@ func command() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&o.count, "count", 500, "number of VMs")
-	cmd.Flags().IntVar(&o.nodes, "nodes", 0, fmt.Sprintf("number of nodes; 0 means one for %d VMs, and at least %d", vmsPerNode, minNodes))
+	cmd.Flags().IntVar(&o.nodes, "nodes", 0,
+		fmt.Sprintf("number of nodes; 0 means one for %d VMs, and at least %d", vmsPerNode, minNodes))
 	cmd.Flags().DurationVar(&o.steady, "steady", time.Minute, "how long the steady fleet is observed")
 	cmd.Flags().StringVar(&o.output, "output", ".bench/scale.json", "file for the figures")
 	cmd.Flags().StringVar(&o.controller, "controller", "", "program with virt-controller, see test/perf/scale/controller")

@@ -88,7 +88,8 @@ func (w *world) measure(ctx context.Context, name string, do func(context.Contex
 	if err != nil {
 		return nil, err
 	}
-	p := &phase{Name: name, Requests: map[string]map[string]int{}, Writes: map[string]int{}, Processes: map[string]processUsage{}, Watches: map[string]watchTraffic{}}
+	p := &phase{Name: name, Requests: map[string]map[string]int{}, Writes: map[string]int{},
+		Processes: map[string]processUsage{}, Watches: map[string]watchTraffic{}}
 	if err := do(ctx, p); err != nil {
 		return nil, err
 	}
@@ -100,7 +101,8 @@ func (w *world) measure(ctx context.Context, name string, do func(context.Contex
 	p.addRequests(before, after)
 	for process, u := range after.usages {
 		p.Processes[process.name] = processUsage{
-			CPUSeconds: (u.cpu - before.usages[process].cpu).Seconds(), PeakMiB: float64(u.peak) / mebibyte, EndMiB: float64(u.resident) / mebibyte,
+			CPUSeconds: (u.cpu - before.usages[process].cpu).Seconds(), PeakMiB: float64(u.peak) / mebibyte,
+			EndMiB: float64(u.resident) / mebibyte,
 		}
 	}
 	for resource, t := range after.watches {

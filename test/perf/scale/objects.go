@@ -110,7 +110,8 @@ func (w *world) addNodes(ctx context.Context) error {
 		"devices.kubevirt.io/vhost-net": resource.MustParse("1000"), "devices.kubevirt.io/vhost-vsock": resource.MustParse("1000"),
 	}
 	for i := range w.o.nodes {
-		labels := map[string]string{corev1.LabelHostname: nodeName(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}
+		labels := map[string]string{corev1.LabelHostname: nodeName(i), corev1.LabelOSStable: "linux",
+			corev1.LabelArchStable: "amd64"}
 		for key, value := range selected.MatchLabels {
 			labels[key] = value
 		}
@@ -126,12 +127,14 @@ func (w *world) addNodes(ctx context.Context) error {
 // makeVM returns a VM like those that people run: a disk, cloud-init and a network.
 func makeVM(i int) *v1.VirtualMachine {
 	vm := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: namespace, Name: vmName(i), Labels: map[string]string{"app.kubernetes.io/name": "scale", "app.kubernetes.io/instance": vmName(i)},
+		Namespace: namespace, Name: vmName(i),
+		Labels:      map[string]string{"app.kubernetes.io/name": "scale", "app.kubernetes.io/instance": vmName(i)},
 		Annotations: map[string]string{"description": "A virtual machine of the scale benchmark"},
 	}}
 	vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
 	template := &v1.VirtualMachineInstanceTemplateSpec{}
-	template.ObjectMeta.Labels = map[string]string{"app.kubernetes.io/name": "scale", "app.kubernetes.io/instance": vmName(i)}
+	template.ObjectMeta.Labels = map[string]string{"app.kubernetes.io/name": "scale",
+		"app.kubernetes.io/instance": vmName(i)}
 	spec := &template.Spec
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
 	spec.Domain.CPU = &v1.CPU{Cores: 1}

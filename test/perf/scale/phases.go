@@ -159,7 +159,8 @@ func (w *world) changeConfiguration(ctx context.Context, p *phase) error {
 	return err
 }
 
-// loseNode stops a node and its agent, as a power cut does, and then declares the node out of service, as a fencing agent does.
+// loseNode stops a node and its agent, as a power cut does, and then declares the node out of service, as a fencing
+// agent does.
 func (w *world) loseNode(ctx context.Context, p *phase) error {
 	lost := nodeName(1)
 	guests, _ := w.fleet.on(lost)
@@ -208,7 +209,8 @@ func (w *world) deleteAll(ctx context.Context, p *phase) error {
 	if err := w.api.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace)); err != nil {
 		return err
 	}
-	if err := w.poll(ctx, "the end of all VMs", 50*time.Millisecond, func() (bool, error) { return w.gone(ctx) }); err != nil {
+	if err := w.poll(ctx, "the end of all VMs", 50*time.Millisecond,
+		func() (bool, error) { return w.gone(ctx) }); err != nil {
 		return err
 	}
 	p.value("all VMs are gone", time.Since(begin).Seconds(), "s")

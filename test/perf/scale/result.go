@@ -39,7 +39,8 @@ const (
 	readyTarget = 60
 	// frequent is how many kinds of requests and watches of a phase the table has.
 	frequent = 6
-	// restartWrites are the writes of a new leader: the Secret with the paths of the webhooks, and the two configurations that name them.
+	// restartWrites are the writes of a new leader: the Secret with the paths of the webhooks, and the two configurations
+	// that name them.
 	restartWrites = 3
 )
 
@@ -84,7 +85,8 @@ func (r *result) compare() []target {
 func (r *result) publish(out io.Writer, path string) error {
 	r.Targets = r.compare()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	row := func(format string, values ...any) { _, _ = fmt.Fprintf(table, format+"\n", values...) } // Flush returns the error
+	// Flush returns the error
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(table, format+"\n", values...) }
 	row("%d VMs on %d nodes", r.VMs, r.Nodes)
 	for _, p := range r.Phases {
 		row("%s\t%.0f s", p.Name, p.Seconds)
@@ -94,7 +96,8 @@ func (r *result) publish(out io.Writer, path string) error {
 		row("  process\tCPU s\tpeak MiB\tend MiB\twrites\tper VM\tper s")
 		for _, name := range slices.Sorted(maps.Keys(p.Processes)) {
 			u, writes := p.Processes[name], float64(p.Writes[name])
-			row("  %s\t%.1f\t%.0f\t%.0f\t%.0f\t%.2f\t%.1f", name, u.CPUSeconds, u.PeakMiB, u.EndMiB, writes, writes/float64(r.VMs), writes/p.Seconds)
+			row("  %s\t%.1f\t%.0f\t%.0f\t%.0f\t%.2f\t%.1f", name, u.CPUSeconds, u.PeakMiB, u.EndMiB, writes,
+				writes/float64(r.VMs), writes/p.Seconds)
 		}
 		for _, name := range []string{controllerName, agentsName} {
 			for _, kind := range mostFrequent(p.Requests[name]) {

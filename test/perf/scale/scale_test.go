@@ -16,7 +16,8 @@ import (
 	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
 )
 
-// Writes of two of our processes, the two stages of a watch, a read, a Lease, a Node's heartbeat, and the writes of two others.
+// Writes of two of our processes, the two stages of a watch, a read, a Lease, a Node's heartbeat, and the writes of two
+// others.
 const auditLines = `{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:kubevirt-controller"},"objectRef":{"resource":"virtualmachines","subresource":"status"}}
 {"stage":"ResponseComplete","verb":"patch","user":{"username":"admin"},"impersonatedUser":{"username":"system:serviceaccount:kubevirt:kubevirt-handler"},"objectRef":{"resource":"virtualmachineinstances","subresource":"status"}}
 {"stage":"ResponseStarted","verb":"watch","user":{"username":"system:serviceaccount:kubevirt:kubevirt-controller"},"objectRef":{"resource":"pods"}}
@@ -58,10 +59,12 @@ func TestRequestsAreCountedByProcess(t *testing.T) {
 	}
 	p := &phase{Requests: map[string]map[string]int{}, Writes: map[string]int{}}
 	p.addRequests(&state{}, &state{requests: log.snapshot()})
-	if diff := cmp.Diff(map[string]int{controllerName: 1, agentsName: 1, schedulerName: 1, benchmarkName: 1}, p.Writes); diff != "" {
+	if diff := cmp.Diff(map[string]int{controllerName: 1, agentsName: 1, schedulerName: 1, benchmarkName: 1},
+		p.Writes); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
-	want := map[string]int{"patch virtualmachines/status": 1, "watch pods": 1, "list pods": 1, "update leases": 1, "patch nodes": 1}
+	want := map[string]int{"patch virtualmachines/status": 1, "watch pods": 1, "list pods": 1, "update leases": 1,
+		"patch nodes": 1}
 	if diff := cmp.Diff(want, p.Requests[controllerName]); diff != "" {
 		t.Errorf("requests of virt-controller (-want +got):\n%s", diff)
 	}

@@ -110,7 +110,8 @@ func (w *world) startControlPlane(ctx context.Context) error {
 	if err := os.WriteFile(w.audit.file, nil, 0o600); err != nil {
 		return err
 	}
-	w.env.ControlPlane.GetAPIServer().Configure().Append("audit-policy-file", policy).Append("audit-log-path", w.audit.file).
+	w.env.ControlPlane.GetAPIServer().Configure().Append("audit-policy-file", policy).Append("audit-log-path",
+		w.audit.file).
 		Append("audit-log-maxsize", "100000")
 	w.env.ControlPlane.Etcd = &envtest.Etcd{}
 	w.env.ControlPlane.Etcd.Configure().Append("quota-backend-bytes", strconv.Itoa(etcdQuota))
@@ -175,18 +176,22 @@ clientConnection: {kubeconfig: %q, qps: %d, burst: %d}
 	if err := os.WriteFile(stages, kwokStages, 0o600); err != nil {
 		return err
 	}
-	if err := w.run(schedulerName, nil, filepath.Join(w.o.kubernetes, schedulerName), "--config="+scheduler, "--secure-port=0"); err != nil {
+	if err := w.run(schedulerName, nil, filepath.Join(w.o.kubernetes, schedulerName), "--config="+scheduler,
+		"--secure-port=0"); err != nil {
 		return err
 	}
-	// Those that the benchmark needs: for Pods of the components, for objects of deleted VMs, and for nodes that do not respond.
-	if err := w.run(managerName, nil, filepath.Join(w.o.kubernetes, managerName), "--kubeconfig="+w.admin, "--leader-elect=false", "--secure-port=0",
+	// Those that the benchmark needs: for Pods of the components, for objects of deleted VMs, and for nodes that do not
+	// respond.
+	if err := w.run(managerName, nil, filepath.Join(w.o.kubernetes, managerName), "--kubeconfig="+w.admin,
+		"--leader-elect=false", "--secure-port=0",
 		"--controllers=garbage-collector-controller,node-lifecycle-controller,taint-eviction-controller,pod-garbage-collector-controller,"+
 			"daemonset-controller,deployment-controller,replicaset-controller,disruption-controller",
 		fmt.Sprintf("--kube-api-qps=%d", kubernetesQPS), fmt.Sprintf("--kube-api-burst=%d", kubernetesBurst)); err != nil {
 		return err
 	}
 	return w.run(kwokName, nil, w.o.kwok, "--kubeconfig="+w.admin, "--config="+stages, "--manage-all-nodes=false",
-		"--manage-nodes-with-label-selector="+simulatedLabel, "--cidr=10.64.0.1/10", "--node-ip=10.0.0.1", "--node-lease-duration-seconds=40")
+		"--manage-nodes-with-label-selector="+simulatedLabel, "--cidr=10.64.0.1/10", "--node-ip=10.0.0.1",
+		"--node-lease-duration-seconds=40")
 }
 
 // startController starts virt-controller with the rights of its account, and waits until it is ready and reconciles.
@@ -197,7 +202,8 @@ func (w *world) startController(ctx context.Context) error {
 		}
 	}
 	err := w.run(controllerName, []string{
-		memorylimit.Env + "=" + strconv.Itoa(memoryLimit), "VIREO_PPROF=127.0.0.1:" + strconv.Itoa(w.pprofPort), "KUBECONFIG=" + w.account,
+		memorylimit.Env + "=" + strconv.Itoa(memoryLimit), "VIREO_PPROF=127.0.0.1:" + strconv.Itoa(w.pprofPort),
+		"KUBECONFIG=" + w.account,
 	}, w.o.controller, controllerArguments(w.metricsPort, w.healthPort, w.webhookPort)...)
 	if err != nil {
 		return err
@@ -216,16 +222,19 @@ func (w *world) startController(ctx context.Context) error {
 func controllerArguments(metricsPort, healthPort, webhookPort int) []string {
 	return []string{
 		"--install-namespace=" + rights.Namespace, "--listen=127.0.0.1",
-		"--port=" + strconv.Itoa(metricsPort), "--health-port=" + strconv.Itoa(healthPort), "--webhook-port=" + strconv.Itoa(webhookPort),
-		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1", "--broker-image=example.com/virt-broker:v1",
-		"--api-image=example.com/virt-api:v1",
+		"--port=" + strconv.Itoa(metricsPort), "--health-port=" + strconv.Itoa(healthPort),
+		"--webhook-port=" + strconv.Itoa(webhookPort),
+		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1",
+		"--broker-image=example.com/virt-broker:v1", "--api-image=example.com/virt-api:v1",
 	}
 }
 
 // writeAccount writes virt-controller's kubeconfig, with a token of its service account.
 func (w *world) writeAccount(ctx context.Context) error {
-	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 60 * 60)}}
-	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: string(rights.Controller)}}
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](
+		24 * 60 * 60)}}
+	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace,
+		Name: string(rights.Controller)}}
 	if err := w.api.SubResource("token").Create(ctx, owner, token); err != nil {
 		return err
 	}
@@ -236,7 +245,8 @@ func (w *world) writeAccount(ctx context.Context) error {
 	}
 	w.account = path
 	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: w.config.Host, CertificateAuthorityData: w.config.CAData}},
+		Clusters: map[string]*clientcmdapi.Cluster{name: {Server: w.config.Host,
+			CertificateAuthorityData: w.config.CAData}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {Token: token.Status.Token}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,
@@ -253,7 +263,8 @@ func (w *world) startAgents(ctx context.Context) error {
 	for i := 2; i < w.o.nodes; i++ {
 		others = append(others, nodeName(i))
 	}
-	for name, nodes := range map[string][]string{oneAgentName: {nodeName(0)}, lostAgentName: {nodeName(1)}, agentsName: others} {
+	for name, nodes := range map[string][]string{oneAgentName: {nodeName(0)}, lostAgentName: {nodeName(1)},
+		agentsName: others} {
 		if err := w.run(name, nil, self, append([]string{"agents", "--kubeconfig=" + w.admin}, nodes...)...); err != nil {
 			return err
 		}

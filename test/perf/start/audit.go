@@ -10,9 +10,9 @@ import (
 	"github.com/vireo-project/vireo/test/auditlog"
 )
 
-// perVM averages the writes to the objects of VMs, for each VM until it was observed as running. An object is a VM's if its name is or
-// contains that of the VM. Creations do not count, except those of Events and ControllerRevisions. All ControllerRevisions count,
-// because the names of some contain the VM's UID instead.
+// perVM averages the writes to the objects of VMs, for each VM until it was observed as running. An object is a VM's if
+// its name is or contains that of the VM. Creations do not count, except those of Events and ControllerRevisions. All
+// ControllerRevisions count, because the names of some contain the VM's UID instead.
 func perVM(changes []auditlog.Write, running map[string]time.Time, counts func(auditlog.Write) bool) writes {
 	var total writes
 	for _, c := range changes {
@@ -40,7 +40,8 @@ func perVM(changes []auditlog.Write, running map[string]time.Time, counts func(a
 		}
 	}
 	n := float64(max(len(running), 1))
-	return writes{VM: total.VM / n, VMI: total.VMI / n, Pod: total.Pod / n, Event: total.Event / n, Revision: total.Revision / n}
+	return writes{VM: total.VM / n, VMI: total.VMI / n, Pod: total.Pod / n, Event: total.Event / n,
+		Revision: total.Revision / n}
 }
 
 // owner finds the VM that an object belongs to: the object has its name, virt-launcher-<name>-… or <name>.….

@@ -172,9 +172,11 @@ func (b *bench) start(ctx context.Context, state string, objects ...client.Objec
 	return s, nil
 }
 
-// oneByOne starts objects one after the other. Each is examined and removed before the next one starts: a booting guest uses a whole
-// CPU, which would slow down the next start.
-func (b *bench) oneByOne(ctx context.Context, state string, examine func(context.Context) error, objects ...client.Object) (started, error) {
+// oneByOne starts objects one after the other. Each is examined and removed before the next one starts: a booting guest
+// uses a whole CPU, which would slow down the next start.
+func (b *bench) oneByOne(
+	ctx context.Context, state string, examine func(context.Context) error, objects ...client.Object,
+) (started, error) {
 	all := newStarted()
 	for _, object := range objects {
 		s, err := b.start(ctx, state, object)
@@ -259,7 +261,8 @@ func (s *sightings) wait(ctx context.Context, name, state string) (time.Time, er
 	}
 }
 
-// record records the states that an object of a watch has reached. A launcher Pod counts for the VM that its annotation names.
+// record records the states that an object of a watch has reached. A launcher Pod counts for the VM that its annotation
+// names.
 func (s *sightings) record(object runtime.Object, when time.Time) {
 	switch o := object.(type) {
 	case *corev1.Pod:

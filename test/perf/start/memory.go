@@ -33,7 +33,8 @@ const guestBoot = 15 * time.Second
 const clockTicks = 100
 
 // errNotLocal means that the cluster's processes are not on this machine, so their memory cannot be read.
-var errNotLocal = errors.New("the Pod's processes are not on this machine: memory can be measured on the local cluster only")
+var errNotLocal = errors.New(
+	"the Pod's processes are not on this machine: memory can be measured on the local cluster only")
 
 // memory starts a VM with 1 vCPU and the given guest memory and reads the memory that its processes use beside that.
 func (b *bench) memory(ctx context.Context, r *result) error {
@@ -43,7 +44,8 @@ func (b *bench) memory(ctx context.Context, r *result) error {
 	}
 	time.Sleep(guestBoot)
 	pods := &corev1.PodList{}
-	if err := b.api.List(ctx, pods, client.InNamespace(b.namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}); err != nil {
+	if err := b.api.List(ctx, pods, client.InNamespace(b.namespace),
+		client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}); err != nil {
 		return err
 	}
 	for i := range pods.Items {

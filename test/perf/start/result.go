@@ -140,13 +140,15 @@ func (r *result) publish(path string) error {
 	}
 	r.writeWrites(row)
 	row("memory beside 1 vCPU / 1 GiB\treserved MiB\tused MiB (PSS)")
-	row("  virt-launcher (RSS %.1f)\t%.1f\t%.1f", r.LauncherRSSMiB, r.ReservedPartsMiB[podspec.PartLauncher], r.LauncherPSSMiB)
+	row("  virt-launcher (RSS %.1f)\t%.1f\t%.1f", r.LauncherRSSMiB, r.ReservedPartsMiB[podspec.PartLauncher],
+		r.LauncherPSSMiB)
 	row("  libvirtd\t%.1f\t%.1f", r.ReservedPartsMiB[podspec.PartLibvirtd], r.LibvirtdPSSMiB)
 	row("  QEMU without guest memory\t%.1f\t%.1f", r.ReservedPartsMiB[podspec.PartQEMU], r.QEMUOverheadMiB)
 	row("  the console's log\t%.1f\t%.1f", r.ReservedPartsMiB[podspec.PartConsoleLog], r.ConsoleLogPSSMiB)
 	row("  all\t%.1f\t%.1f", r.ReservedOverheadMiB, r.UsedOverheadMiB)
 	row("components at rest\tRSS MiB\tCPU %%")
-	for _, name := range []string{"virt-controller", "virt-handler", "virt-broker", "virt-network-broker", "virt-device-plugin"} {
+	for _, name := range []string{"virt-controller", "virt-handler", "virt-broker", "virt-network-broker",
+		"virt-device-plugin"} {
 		row("  %s\t%.1f\t%.2f", name, r.Components[name].RSSMiB, r.Components[name].CPUPercent)
 	}
 	row("targets")

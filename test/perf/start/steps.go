@@ -32,11 +32,11 @@ const (
 	vmRunning  = "vmi Running"
 )
 
-// startSteps are the states of a start in their order. Kubernetes reports a Pod as running a while after its processes have started,
-// which continue meanwhile.
+// startSteps are the states of a start in their order. Kubernetes reports a Pod as running a while after its processes
+// have started, which continue meanwhile.
 var startSteps = []string{
-	"vmi created", "pod created", "pod scheduled", stepConnected, "pod running", "vmi Scheduled", stepDefined, stepGuestRuns,
-	vmRunning, "vmi Ready",
+	"vmi created", "pod created", "pod scheduled", stepConnected, "pod running", "vmi Scheduled", stepDefined,
+	stepGuestRuns, vmRunning, "vmi Ready",
 }
 
 // The steps that virt-launcher's log contains.
@@ -165,7 +165,8 @@ func (b *bench) typedVMsOneByOne(ctx context.Context, r *result) error {
 		Memory: instancetypev1beta1.MemoryInstancetype{Guest: *resource.NewQuantity(smallGuestMiB<<20, resource.BinarySI)},
 	}
 	devices := instancetypev1beta1.VirtualMachinePreferenceSpec{
-		Devices: &instancetypev1beta1.DevicePreferences{PreferredDiskBus: v1.DiskBusVirtio, PreferredInterfaceModel: v1.VirtIO},
+		Devices: &instancetypev1beta1.DevicePreferences{PreferredDiskBus: v1.DiskBusVirtio,
+			PreferredInterfaceModel: v1.VirtIO},
 	}
 	for _, object := range []client.Object{
 		&instancetypev1beta1.VirtualMachineInstancetype{ObjectMeta: meta, Spec: size},
@@ -222,8 +223,8 @@ func (b *bench) settledChanges(offset int64) ([]auditlog.Write, error) {
 	return auditlog.Since(b.auditLog, offset, b.namespace)
 }
 
-// untilReady returns until when the writes of a start count: beyond Running, until the cluster has settled, because later writes cost as
-// much.
+// untilReady returns until when the writes of a start count: beyond Running, until the cluster has settled, because
+// later writes cost as much.
 func (b *bench) untilReady(s started) map[string]time.Time {
 	until := map[string]time.Time{}
 	for name, running := range s.running {

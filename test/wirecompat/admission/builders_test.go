@@ -155,7 +155,8 @@ func configDrive(source v1.CloudInitConfigDriveSource) option {
 
 // onPod adds an interface with masquerade binding on the Pod network, after a change.
 func onPod(change func(*v1.Interface)) option {
-	iface := v1.Interface{Name: "pod", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
+	iface := v1.Interface{Name: "pod",
+		InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
 	change(&iface)
 	return nic(iface, v1.NetworkSource{Pod: &v1.PodNetwork{}})
 }

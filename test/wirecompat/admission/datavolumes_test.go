@@ -56,7 +56,8 @@ func TestDataVolumeTemplates(t *testing.T) {
 		{name: "template without a source", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Spec.Source = nil }), fields: []string{source + ".sourceRef"},
 			says: "Data volume should have either Source, SourceRef, or be externally populated"},
 		{name: "template of a DataSource", object: of(func(d *v1.DataVolumeTemplateSpec) {
-			d.Spec.Source, d.Spec.SourceRef = nil, &cdi.DataVolumeSourceRef{Kind: "DataSource", Namespace: ptr.To("images"), Name: "debian"}
+			d.Spec.Source, d.Spec.SourceRef = nil,
+				&cdi.DataVolumeSourceRef{Kind: "DataSource", Namespace: ptr.To("images"), Name: "debian"}
 		})},
 		{name: "template that something else fills", object: of(func(d *v1.DataVolumeTemplateSpec) {
 			d.Spec.Source, d.Spec.Storage.DataSourceRef = nil, populated
@@ -73,8 +74,10 @@ func TestDataVolumeTemplates(t *testing.T) {
 
 func TestGatesOfFields(t *testing.T) {
 	reboot := with(func(s *spec) { s.Domain.RebootPolicy = ptr.To(v1.RebootPolicyTerminate) })
-	reserved := memory(v1.Memory{Guest: quantity("1Gi"), ReservedOverhead: &v1.ReservedOverhead{AddedOverhead: quantity("64Mi")}})
-	token := disk(v1.Disk{Name: "token"}, &v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "robot"}})
+	reserved := memory(v1.Memory{Guest: quantity("1Gi"),
+		ReservedOverhead: &v1.ReservedOverhead{AddedOverhead: quantity("64Mi")}})
+	token := disk(v1.Disk{Name: "token"},
+		&v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "robot"}})
 	runsAs := func(name string) option { return with(func(s *spec) { s.ServiceAccountName = name }) }
 	decide(t, []testCase{
 		{name: "reboot policy", object: vmi(reboot)},

@@ -56,8 +56,9 @@ func TestDisks(t *testing.T) {
 		{name: "virtio cdrom", object: vmi(cdrom("virtio")), fields: []string{first + ".cdrom.bus"}, says: "Bus type virtio is invalid for CD-ROM device"},
 		{name: "empty cdrom", object: vmi(disk(v1.Disk{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, nil))},
 		{name: "empty cdrom without the gate", config: without("DeclarativeHotplugVolumes"),
-			object: vmi(disk(v1.Disk{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, nil)), fields: []string{first + ".name"},
-			says: "DeclarativeHotplugVolumes feature gate not enabled, cannot define an empty CD-ROM disk"},
+			object: vmi(disk(v1.Disk{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, nil)),
+			fields: []string{first + ".name"},
+			says:   "DeclarativeHotplugVolumes feature gate not enabled, cannot define an empty CD-ROM disk"},
 		{name: "disk without a volume", object: vmi(disk(v1.Disk{Name: "root"}, nil)), fields: []string{first + ".name"}, says: "'root' not found."},
 		{name: "disk without a volume in a template", object: vm(disk(v1.Disk{Name: "root"}, nil)),
 			fields: []string{"spec.template.spec.domain.devices.disks[0].name"}},
@@ -76,8 +77,9 @@ func TestDisks(t *testing.T) {
 		{name: "boot order of zero", object: vmi(hardDisk(func(d *v1.Disk) { d.BootOrder = ptr.To(uint(0)) })), fields: []string{first + ".bootOrder"},
 			says: "must have a boot order > 0, if supplied"},
 		{name: "boot order twice", object: vmi(hardDisk(func(d *v1.Disk) { d.BootOrder = ptr.To(uint(1)) }),
-			disk(v1.Disk{Name: "data", BootOrder: ptr.To(uint(1))}, claim("data"))), fields: []string{"spec.domain.devices.disks[1].bootOrder"},
-			says: "already set for a different device."},
+			disk(v1.Disk{Name: "data", BootOrder: ptr.To(uint(1))}, claim("data"))),
+			fields: []string{"spec.domain.devices.disks[1].bootOrder"},
+			says:   "already set for a different device."},
 		{name: "boot order of a disk and an interface", object: vmi(hardDisk(func(d *v1.Disk) { d.BootOrder = ptr.To(uint(1)) }),
 			onPod(func(i *v1.Interface) { i.BootOrder = ptr.To(uint(1)) })), fields: []string{at("interfaces[0].bootOrder")},
 			says: "already set for a different device."},
@@ -117,11 +119,13 @@ func TestDisks(t *testing.T) {
 			d.Disk.Bus, d.BlockSize = "sata", &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 4096, Physical: 4096}}
 		})), fields: []string{custom + "logical"}, says: "must be 512 for SATA devices"},
 		{name: "discard granularity", object: vmi(hardDisk(func(d *v1.Disk) {
-			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512, DiscardGranularity: ptr.To(uint(700))}}
+			d.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512,
+				DiscardGranularity: ptr.To(uint(700))}}
 		})), fields: []string{custom + "discardGranularity"}, says: "must be multiples of logical size 512"},
 		{name: "block size both ways", object: vmi(hardDisk(func(d *v1.Disk) {
 			d.BlockSize = &v1.BlockSize{MatchVolume: on(), Custom: &v1.CustomBlockSize{Logical: 512, Physical: 512}}
-		})), fields: []string{first + ".blockSize"}, says: "Block size matching can't be enabled together with a custom value"},
+		})), fields: []string{first + ".blockSize"},
+			says: "Block size matching can't be enabled together with a custom value"},
 		{name: "every fault at once", object: vmi(hardDisk(func(d *v1.Disk) { d.Serial, d.Cache, d.IO = "a b", "unsafe", "io_uring" })),
 			fields: []string{first + ".serial", first + ".cache", first + ".io"}},
 	})
@@ -132,7 +136,8 @@ func TestVolumes(t *testing.T) {
 	hostDisk := func(h v1.HostDisk) option { return one(v1.VolumeSource{HostDisk: &h}) }
 	metrics := &v1.VolumeSource{DownwardMetrics: &v1.DownwardMetricsVolumeSource{}}
 	dump := func(name string) option {
-		return volume(name, v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{PersistentVolumeClaimVolumeSource: *claim("dump").PersistentVolumeClaim}})
+		return volume(name, v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{PersistentVolumeClaimVolumeSource: *claim(
+			"dump").PersistentVolumeClaim}})
 	}
 	hosts := gates("HostDisk")
 	const first = "spec.volumes[0]"
@@ -149,7 +154,8 @@ func TestVolumes(t *testing.T) {
 		{name: "image with the root as path", object: vmi(one(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "i", Path: "/"}})),
 			fields: []string{first + ".containerDisk.path"}, says: "must not point to root"},
 		{name: "image with a relative path", object: vmi(one(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "i", Path: "a/b"}})),
-			fields: []string{first + ".containerDisk.path"}, says: "must be an absolute path to a file without relative components"},
+			fields: []string{first + ".containerDisk.path"},
+			says:   "must be an absolute path to a file without relative components"},
 		{name: "image with a path that climbs", object: vmi(one(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "i", Path: "/a/../b"}})),
 			fields: []string{first + ".containerDisk.path"}},
 		{name: "empty disk of no size", object: vmi(one(v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{}})), says: "capacity keeps the VM from starting"},
@@ -163,8 +169,9 @@ func TestVolumes(t *testing.T) {
 		{name: "service account without a name", object: vmi(one(v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{}})),
 			fields: []string{first + ".serviceAccount.serviceAccountName"}, says: "is a required field"},
 		{name: "two service accounts", object: vmi(one(v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "a"}}),
-			volume("b", v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "b"}})), fields: []string{"spec.volumes"},
-			says: "must have max one serviceAccount volume set"},
+			volume("b", v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "b"}})),
+			fields: []string{"spec.volumes"},
+			says:   "must have max one serviceAccount volume set"},
 		{name: "sysprep of nothing", object: vmi(one(v1.VolumeSource{Sysprep: &v1.SysprepSource{}})), says: "sysprep keeps the VM from starting"},
 		{name: "host disk", config: hosts, object: vmi(hostDisk(v1.HostDisk{Path: "/data/d.img", Type: v1.HostDiskExistsOrCreate, Capacity: *quantity("1Gi")}))},
 		{name: "host disk without the gate", object: vmi(hostDisk(v1.HostDisk{Path: "/data/d.img", Type: v1.HostDiskExists})), fields: []string{first + ".hostDisk"},
@@ -181,16 +188,19 @@ func TestVolumes(t *testing.T) {
 		{name: "downward metrics without the gate", object: vmi(disk(v1.Disk{Name: "m", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "virtio"}}}, metrics)),
 			fields: []string{first + ".downwardMetrics"}, says: "DownwardMetrics feature gate is not enabled"},
 		{name: "downward metrics on a cdrom", config: gates("DownwardMetrics"),
-			object: vmi(disk(v1.Disk{Name: "m", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, metrics)), fields: []string{at("disks[0].disk")},
-			says: "DownwardMetrics volume must be mapped to a disk"},
+			object: vmi(disk(v1.Disk{Name: "m", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, metrics)),
+			fields: []string{at("disks[0].disk")},
+			says:   "DownwardMetrics volume must be mapped to a disk"},
 		{name: "downward metrics on sata", config: gates("DownwardMetrics"),
-			object: vmi(disk(v1.Disk{Name: "m", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "sata"}}}, metrics)), fields: []string{at("disks[0].disk.bus")},
-			says: "DownwardMetrics volume must be mapped to virtio bus"},
+			object: vmi(disk(v1.Disk{Name: "m", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "sata"}}}, metrics)),
+			fields: []string{at("disks[0].disk.bus")},
+			says:   "DownwardMetrics volume must be mapped to virtio bus"},
 		{name: "memory dump", object: vmi(dump("a"))},
 		{name: "two memory dumps", object: vmi(dump("a"), dump("b")), fields: []string{"spec.volumes"}, says: "must have max one memory dump volume set"},
 		{name: "shared claim", object: vmi(volume("data", *claim("data")), devices(func(d *v1.Devices) {
 			d.Filesystems = []v1.Filesystem{{Name: "data", Virtiofs: &v1.FilesystemVirtiofs{}}}
-		})), fields: []string{at("filesystems[0]")}, says: "virtiofs is not allowed: virtiofs feature gate is not enabled for PVC"},
+		})), fields: []string{at("filesystems[0]")},
+			says: "virtiofs is not allowed: virtiofs feature gate is not enabled for PVC"},
 		{name: "shared claim with the gate", config: gates("EnableVirtioFsStorageVolumes"), object: vmi(volume("data", *claim("data")), devices(func(d *v1.Devices) {
 			d.Filesystems = []v1.Filesystem{{Name: "data", Virtiofs: &v1.FilesystemVirtiofs{}}}
 		}))},

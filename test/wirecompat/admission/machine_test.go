@@ -46,7 +46,8 @@ func TestFirmware(t *testing.T) {
 		{name: "kernel without an image", object: vmi(kernel(v1.KernelBoot{Container: &v1.KernelBootContainer{KernelPath: "/k"}})),
 			fields: []string{fw + "kernelBoot.container.image"}, says: "must be defined with an image"},
 		{name: "kernel container without a path", object: vmi(kernel(v1.KernelBoot{Container: &v1.KernelBootContainer{Image: "i"}})),
-			fields: []string{fw + "kernelBoot.container"}, says: "must be defined with at least one of the following: kernelPath, initrdPath"},
+			fields: []string{fw + "kernelBoot.container"},
+			says:   "must be defined with at least one of the following: kernelPath, initrdPath"},
 		{name: "kernel at the root", object: vmi(kernel(v1.KernelBoot{Container: &v1.KernelBootContainer{Image: "i", KernelPath: "/"}})),
 			fields: []string{fw + "kernelBoot.container.kernelPath"}, says: "must not point to root"},
 		{name: "kernel at a relative path", object: vmi(kernel(v1.KernelBoot{Container: &v1.KernelBootContainer{Image: "i", KernelPath: "boot/vmlinuz"}})),
@@ -104,9 +105,11 @@ func TestArchitectures(t *testing.T) {
 		{name: "unknown architecture", config: multi, object: vmi(onArchitecture("riscv64")), fields: []string{"spec.architecture"}, says: "unsupported architecture: riscv64"},
 		{name: "arm64", config: multi, object: vmi(arm)},
 		{name: "arm64 with a BIOS", config: multi, object: vmi(arm, firmware(v1.Firmware{Bootloader: &v1.Bootloader{BIOS: &v1.BIOS{}}})),
-			fields: []string{"spec.domain.firmware.bootloader.bios"}, says: "Arm64 does not support bios boot, please change to uefi boot"},
+			fields: []string{"spec.domain.firmware.bootloader.bios"},
+			says:   "Arm64 does not support bios boot, please change to uefi boot"},
 		{name: "arm64 with secure boot", config: multi, object: vmi(arm, features(v1.Features{SMM: on()}), firmware(v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{}}})),
-			fields: []string{"spec.domain.firmware.bootloader.efi.secureBoot"}, says: "UEFI secure boot is currently not supported on aarch64 Arch"},
+			fields: []string{"spec.domain.firmware.bootloader.efi.secureBoot"},
+			says:   "UEFI secure boot is currently not supported on aarch64 Arch"},
 		{name: "arm64 with the host's model", config: multi, object: vmi(arm, cpu(v1.CPU{Model: "host-model"})), fields: []string{cpuField + "model"},
 			says: "Arm64 not support CPU host-model"},
 		{name: "arm64 with sata", config: multi, object: vmi(arm, hardDisk(func(d *v1.Disk) { d.Disk.Bus = "sata" })), fields: []string{at("disks[0].disk.bus")},
@@ -126,7 +129,8 @@ func TestArchitectures(t *testing.T) {
 		{name: "s390x with VGA", config: multi, object: vmi(ibm, video("vga")), fields: []string{at("video.type")}, says: "is not supported on s390x architecture"},
 		{name: "graphics card without graphics", object: vmi(devices(func(d *v1.Devices) {
 			d.Video, d.AutoattachGraphicsDevice = &v1.VideoDevice{Type: "vga"}, ptr.To(false)
-		})), fields: []string{at("video")}, says: "Video configuration is not allowed when autoattachGraphicsDevice is set to false"},
+		})), fields: []string{at("video")},
+			says: "Video configuration is not allowed when autoattachGraphicsDevice is set to false"},
 		{name: "panic device", object: vmi(model("pvpanic"))},
 		{name: "unknown panic device", object: vmi(model("siren")), fields: []string{at("panicDevices[0].model")}, says: "invalid PanicDeviceModel(siren)"},
 		{name: "s390x with a panic device", config: multi, object: vmi(ibm, model("isa")), fields: []string{at("panicDevices")},
@@ -171,7 +175,8 @@ func TestDevices(t *testing.T) {
 		{name: "unknown policy of I/O threads", object: vmi(threads("mine", nil)), fields: []string{"spec.domain.ioThreadsPolicy"}, says: "Invalid IOThreadsPolicy (mine)"},
 		{name: "pool of I/O threads", object: vmi(threads(v1.IOThreadsPolicySupplementalPool, ptr.To(uint32(4))))},
 		{name: "pool of I/O threads without a number", object: vmi(threads(v1.IOThreadsPolicySupplementalPool, nil)),
-			fields: []string{"spec.domain.ioThreads.supplementalPoolThreadCount"}, says: "the number of iothreads needs to be set and positive for the dedicated policy"},
+			fields: []string{"spec.domain.ioThreads.supplementalPoolThreadCount"},
+			says:   "the number of iothreads needs to be set and positive for the dedicated policy"},
 		{name: "pool of no I/O threads", object: vmi(threads(v1.IOThreadsPolicySupplementalPool, ptr.To(uint32(0)))),
 			fields: []string{"spec.domain.ioThreads.supplementalPoolThreadCount"}},
 		{name: "host device without the gate", object: vmi(devices(func(d *v1.Devices) { d.HostDevices = []v1.HostDevice{{Name: "h", DeviceName: "d"}} })),
@@ -180,7 +185,8 @@ func TestDevices(t *testing.T) {
 		{name: "GPU", object: vmi(devices(func(d *v1.Devices) { d.GPUs = []v1.GPU{{Name: "g", DeviceName: "d"}} }))},
 		{name: "two GPUs that show the boot", object: vmi(devices(func(d *v1.Devices) {
 			display := &v1.VGPUOptions{Display: &v1.VGPUDisplayOptions{}}
-			d.GPUs = []v1.GPU{{Name: "a", DeviceName: "d", VirtualGPUOptions: display}, {Name: "b", DeviceName: "d", VirtualGPUOptions: display}}
+			d.GPUs = []v1.GPU{{Name: "a", DeviceName: "d", VirtualGPUOptions: display},
+				{Name: "b", DeviceName: "d", VirtualGPUOptions: display}}
 		})), fields: []string{at("gpus")}, says: "configuring multiple displays with ramfb is not valid"},
 		{name: "VSOCK without the gate", object: vmi(devices(func(d *v1.Devices) { d.AutoattachVSOCK = ptr.To(true) })), fields: []string{at("autoattachVSOCK")},
 			says: "VSOCK feature gate is not enabled in kubevirt-config"},

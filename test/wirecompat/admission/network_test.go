@@ -12,13 +12,15 @@ import (
 )
 
 func TestNetworks(t *testing.T) {
-	noBridge := v1.KubeVirtConfiguration{NetworkConfiguration: &v1.NetworkConfiguration{PermitBridgeInterfaceOnPodNetwork: ptr.To(false)}}
+	noBridge := v1.KubeVirtConfiguration{
+		NetworkConfiguration: &v1.NetworkConfiguration{PermitBridgeInterfaceOnPodNetwork: ptr.To(false)}}
 	bridge := onPod(func(i *v1.Interface) { i.Masquerade, i.Bridge = nil, &v1.InterfaceBridge{} })
 	binding := func(b v1.InterfaceBindingMethod) option {
 		return onPod(func(i *v1.Interface) { i.InterfaceBindingMethod = b })
 	}
 	source := func(n v1.NetworkSource) option {
-		return nic(v1.Interface{Name: "net", InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}}, n)
+		return nic(v1.Interface{Name: "net",
+			InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}}, n)
 	}
 	pod, multus := &v1.PodNetwork{}, &v1.MultusNetwork{NetworkName: "n"}
 	state := func(s v1.InterfaceState) func(*v1.Interface) { return func(i *v1.Interface) { i.State = s } }
@@ -39,8 +41,9 @@ func TestNetworks(t *testing.T) {
 		{name: "two Pod networks", object: vmi(onPod(plain), source(v1.NetworkSource{Pod: pod})), fields: []string{"spec.networks"},
 			says: "more than one interface is connected to a pod network in"},
 		{name: "two default networks", object: vmi(source(v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "a", Default: true}}),
-			nic(v1.Interface{Name: "b"}, v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "b", Default: true}})), fields: []string{"spec.networks"},
-			says: "Multus CNI should only have one default network"},
+			nic(v1.Interface{Name: "b"}, v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "b", Default: true}})),
+			fields: []string{"spec.networks"},
+			says:   "Multus CNI should only have one default network"},
 		{name: "Pod network beside a default network", object: vmi(onPod(plain), source(v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "a", Default: true}})),
 			fields: []string{"spec.networks"}, says: "Pod network cannot be defined when Multus default network is defined"},
 		{name: "network without a source", object: vmi(source(v1.NetworkSource{})), fields: []string{"spec.networks[0]"}, says: "should have a network type"},
@@ -63,7 +66,8 @@ func TestNetworks(t *testing.T) {
 			says: "Network interface name can only contain alphabetical characters, numbers, dashes (-) or underscores (_)"},
 		{name: "interface name with an underscore", object: vmi(nic(v1.Interface{Name: "Blue_1"}, v1.NetworkSource{Pod: pod}))},
 		{name: "Pod network with an odd address range", object: vmi(nic(v1.Interface{Name: "pod", InterfaceBindingMethod: v1.InterfaceBindingMethod{
-			Masquerade: &v1.InterfaceMasquerade{}}}, v1.NetworkSource{Pod: &v1.PodNetwork{VMNetworkCIDR: "10.0.2"}})), says: "keeps the VM from starting"},
+			Masquerade: &v1.InterfaceMasquerade{}}}, v1.NetworkSource{Pod: &v1.PodNetwork{VMNetworkCIDR: "10.0.2"}})),
+			says: "keeps the VM from starting"},
 		{name: "two bindings", object: vmi(onPod(func(i *v1.Interface) { i.Bridge = &v1.InterfaceBridge{} })), says: "keeps the VM from starting"},
 		{name: "plugin", object: vmi(onPod(func(i *v1.Interface) { i.Masquerade, i.Binding = nil, &v1.PluginBinding{Name: "p"} }))},
 		{name: "plugin and method", object: vmi(onPod(func(i *v1.Interface) { i.Binding = &v1.PluginBinding{Name: "p"} })), fields: []string{first + "binding"},
@@ -89,7 +93,8 @@ func TestNetworks(t *testing.T) {
 			i.Bridge, i.SRIOV, i.State = nil, &v1.InterfaceSRIOV{}, v1.InterfaceStateLinkDown
 		})), fields: []string{first + "state"}, says: "is not supported for SR-IOV NICs"},
 		{name: "resource claim without the gate", object: vmi(source(v1.NetworkSource{ResourceClaim: &v1.ClaimRequest{}})),
-			fields: []string{"spec.networks[0].resourceClaim"}, says: "NetworkDevicesWithDRA feature gate is not enabled in kubevirt-config"},
+			fields: []string{"spec.networks[0].resourceClaim"},
+			says:   "NetworkDevicesWithDRA feature gate is not enabled in kubevirt-config"},
 		{name: "resource claim that is not there", config: gates("NetworkDevicesWithDRA"), object: vmi(nic(v1.Interface{Name: "net",
 			InterfaceBindingMethod: v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}},
 			v1.NetworkSource{ResourceClaim: &v1.ClaimRequest{ClaimName: "c", RequestName: "r"}})),

@@ -18,8 +18,9 @@ import (
 func TestPlacement(t *testing.T) {
 	nodeTerm := func(r corev1.NodeSelectorRequirement) option {
 		return func(s *spec) {
-			s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{r}}}}}}
+			s.Affinity = &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{r}}}}}}
 		}
 	}
 	nodeName := func(r corev1.NodeSelectorRequirement) option {
@@ -165,14 +166,16 @@ func TestKubeVirt(t *testing.T) {
 		{name: "no replicas", object: kubeVirt(func(s *v1.KubeVirtSpec) { s.Infra = &v1.ComponentConfig{Replicas: ptr.To(uint8(0))} }),
 			fields: []string{"spec.infra.replicas"}, says: "infra replica count can't be 0"},
 		{name: "patch that is no JSON", object: kubeVirt(func(s *v1.KubeVirtSpec) {
-			s.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{ResourceName: "a", ResourceType: "b", Patch: "{", Type: "json"}}
+			s.CustomizeComponents.Patches = []v1.CustomizeComponentsPatch{{ResourceName: "a", ResourceType: "b", Patch: "{",
+				Type: "json"}}
 		}), fields: []string{"spec.customizeComponents.patches[0].patch"}, says: "is not valid JSON"},
 		{name: "overhead below one", object: configured(v1.KubeVirtConfiguration{AdditionalGuestMemoryOverheadRatio: ptr.To("0.5")}),
 			fields: []string{"spec.configuration.additionalGuestMemoryOverheadRatio"}},
 		{name: "negative cpu request", object: configured(v1.KubeVirtConfiguration{CPURequest: quantity("-1")}), fields: []string{"spec.configuration.cpuRequest"},
 			differs: "KubeVirt takes it and no launcher Pod can be made"},
 		{name: "renewal after the end", object: signed(v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: hours(10), RenewBefore: hours(12)}}),
-			fields: []string{certificates + ".ca.renewBefore", certificates + ".server.duration"}, says: "RenewBefore cannot exceed Duration"},
+			fields: []string{certificates + ".ca.renewBefore", certificates + ".server.duration"},
+			says:   "RenewBefore cannot exceed Duration"},
 		{name: "renewal at once", object: signed(v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: hours(10), RenewBefore: hours(10)}}),
 			says: "a fifth of its duration is used"},
 		{name: "certificate that outlives its CA", object: signed(v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: hours(1000)}}),
@@ -185,7 +188,8 @@ func TestKubeVirt(t *testing.T) {
 			fields: []string{"spec.configuration.tlsConfiguration.ciphers[0]"}, says: "ROT13 is not a valid cipher"},
 		{name: "profile that is missing", object: configured(v1.KubeVirtConfiguration{SeccompConfiguration: &v1.SeccompConfiguration{
 			VirtualMachineInstanceProfile: &v1.VirtualMachineInstanceProfile{}}}),
-			fields: []string{"spec.configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile"}, says: "needs to be set"},
+			fields: []string{"spec.configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile"},
+			says:   "needs to be set"},
 		{name: "selector of an unknown kind", object: configured(v1.KubeVirtConfiguration{AutoCPULimitNamespaceLabelSelector: &metav1.LabelSelector{
 			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}}),
 			fields:  []string{"spec.configuration.autoCPULimitNamespaceLabelSelector.matchExpressions[0].operator"},

@@ -59,9 +59,11 @@ func TestPools(t *testing.T) {
 			says: "maxUnavailable must be greater than 0"},
 		{name: "two strategies", object: pool(func(s *poolSpec) {
 			s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{
-				Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}, Opportunistic: &poolv1.VirtualMachinePoolOpportunisticScaleInStrategy{},
+				Unmanaged:     &poolv1.VirtualMachinePoolUnmanagedStrategy{},
+				Opportunistic: &poolv1.VirtualMachinePoolOpportunisticScaleInStrategy{},
 			}
-		}), fields: []string{"spec.scaleInStrategy"}, says: "only one strategy can be configured at a time: but found <unmanaged, opportunistic> strategies"},
+		}), fields: []string{"spec.scaleInStrategy"},
+			says: "only one strategy can be configured at a time: but found <unmanaged, opportunistic> strategies"},
 		{name: "pause of a pool", object: pool(same), change: changed(func(s *poolSpec) { s.Paused = true })},
 		{name: "another selector of a pool", object: pool(same), change: changed(func(s *poolSpec) {
 			s.Selector.MatchLabels = map[string]string{"tier": "web"}

@@ -14,8 +14,11 @@ import (
 )
 
 // replicaSet returns a replica set of valid VMIs with the label app=a, after a change and options.
-func replicaSet(change func(*v1.VirtualMachineInstanceReplicaSetSpec), options ...option) *v1.VirtualMachineInstanceReplicaSet {
-	object := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Namespace: metav1.NamespaceDefault}}
+func replicaSet(
+	change func(*v1.VirtualMachineInstanceReplicaSetSpec), options ...option,
+) *v1.VirtualMachineInstanceReplicaSet {
+	object := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "set",
+		Namespace: metav1.NamespaceDefault}}
 	object.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}
 	object.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "a", "tier": "web"}}, Spec: vmi(options...).Spec,

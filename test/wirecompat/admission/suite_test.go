@@ -35,7 +35,8 @@ import (
 
 const root = "../../.."
 
-// The tests share an API server with Vireo's CRDs and webhooks, which have the rights of virt-controller's service account.
+// The tests share an API server with Vireo's CRDs and webhooks, which have the rights of virt-controller's service
+// account.
 var (
 	store   = clusterconfig.NewStore()
 	restCfg *rest.Config
@@ -52,7 +53,8 @@ func run(m *testing.M) int {
 	}
 	log.SetLogger(logr.Discard())
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
-	hooks, err := apiserver.Webhooks(filepath.Join(root, "config", "webhook", "manifests.yaml"), func(name string) string { return name })
+	hooks, err := apiserver.Webhooks(filepath.Join(root, "config", "webhook", "manifests.yaml"),
+		func(name string) string { return name })
 	if err != nil {
 		fmt.Println("cannot read the webhooks:", err)
 		return 1
@@ -82,7 +84,8 @@ func start(ctx context.Context, env *envtest.Environment) error {
 	}
 	restCfg = cfg
 	restCfg.QPS, restCfg.Burst = 1000, 1000
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), v1beta1.AddToScheme(scheme),
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+		v1beta1.AddToScheme(scheme),
 		poolv1.AddToScheme(scheme)); err != nil {
 		return err
 	}
@@ -114,7 +117,8 @@ func start(ctx context.Context, env *envtest.Environment) error {
 			fmt.Println("the webhooks stopped:", err)
 		}
 	}()
-	for deadline := time.Now().Add(warmUp); mgr.GetWebhookServer().StartedChecker()(nil) != nil; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(warmUp); mgr.GetWebhookServer().StartedChecker()(nil) != nil; time.Sleep(
+		50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return errors.New("the webhooks do not answer")
 		}

@@ -57,7 +57,8 @@ func (m *Machine) applyDefaults(ctx context.Context, kubectl string, o Options) 
 		files = append([]string{filepath.Join(o.CSISidecars, "crds")}, files...)
 	}
 	for _, file := range files {
-		if _, err := process.Run(ctx, kubectl, "--kubeconfig", m.kubeconfig(), "apply", "--server-side", "--force-conflicts", "-f", file); err != nil {
+		if _, err := process.Run(ctx, kubectl, "--kubeconfig", m.kubeconfig(), "apply", "--server-side", "--force-conflicts",
+			"-f", file); err != nil {
 			return err
 		}
 	}
@@ -151,7 +152,8 @@ func (m *Machine) admitNode(ctx context.Context, n plan.Node, since time.Time) e
 	for labeled := false; ; {
 		node, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err == nil && !labeled {
-			_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, nodePatch(n), metav1.PatchOptions{})
+			_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, nodePatch(n),
+				metav1.PatchOptions{})
 			labeled = err == nil
 		}
 		if labeled && isReady(node, since) {

@@ -19,8 +19,8 @@ func (m *Machine) Cut(ctx context.Context, node string) error { return m.setCabl
 // Mend connects a node's network again.
 func (m *Machine) Mend(ctx context.Context, node string) error { return m.setCable(ctx, node, "up") }
 
-// setCable sets the machine's end of a node's virtual Ethernet pair up or down. If it is down, the node's end has no carrier, but keeps
-// its addresses and routes.
+// setCable sets the machine's end of a node's virtual Ethernet pair up or down. If it is down, the node's end has no
+// carrier, but keeps its addresses and routes.
 func (m *Machine) setCable(ctx context.Context, node, state string) error {
 	if !process.Alive(m.holder(node)) {
 		return fmt.Errorf("there is no node %q: the nodes are %s", node, strings.Join(m.nodeNames(), " "))

@@ -68,7 +68,8 @@ func (m *Machine) Down(ctx context.Context) error {
 // containers' shims and everything inside containers. A namespace ends with its
 // last process, and its mounts end with it.
 func (m *Machine) endProcesses(ctx context.Context) error {
-	// The driver may complete its calls, because a filesystem that it leaves frozen when it is killed keeps its loop device in use.
+	// The driver may complete its calls, because a filesystem that it leaves frozen when it is killed keeps its loop
+	// device in use.
 	bounded, cancel := context.WithTimeout(ctx, driverTimeout)
 	_ = process.Stop(bounded, m.record.Process(config.DriverController), syscall.SIGTERM)
 	cancel()
@@ -129,12 +130,13 @@ func (m *Machine) detachLoops(ctx context.Context) error {
 			_, err := process.Run(ctx, "umount", mount)
 			busy = errors.Join(busy, err)
 		}
-		// A device that is in use is detached when its last user has ended. A mount namespace that another process has created meanwhile
-		// contains a copy of the pool's mount.
+		// A device that is in use is detached when its last user has ended. A mount namespace that another process has
+		// created meanwhile contains a copy of the pool's mount.
 		select {
 		case <-ctx.Done():
-			return errors.Join(busy, fmt.Errorf("loop devices %v stay attached: a process uses them, or has a copy of their mounts (grep -l %s /proc/*/mountinfo): %w",
-				devices, m.layout.Root, ctx.Err()))
+			return errors.Join(busy,
+				fmt.Errorf("loop devices %v stay attached: a process uses them, or has a copy of their mounts (grep -l %s /proc/*/mountinfo): %w",
+					devices, m.layout.Root, ctx.Err()))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -169,7 +171,8 @@ func (m *Machine) restoreSysctls(context.Context) error {
 func (m *Machine) removeDirectories(context.Context) error {
 	for _, directory := range slices.Backward(m.record.Directories) {
 		err := os.Remove(directory)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, fs.ErrExist) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) &&
+			!errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("remove a mount point: %w", err)
 		}
 	}

@@ -116,7 +116,8 @@ func (m *Machine) conflicts(p plan.Plan) error {
 	errs := []error{p.Conflict(taken)}
 	for _, name := range links(p) {
 		if _, err := netlink.LinkByName(name); err == nil {
-			errs = append(errs, fmt.Errorf("the machine has an interface %s that this program has no record of: remove it, if it is of a former cluster, with: ip link delete %s", name, name))
+			errs = append(errs, fmt.Errorf(
+				"the machine has an interface %s that this program has no record of: remove it, if it is of a former cluster, with: ip link delete %s", name, name))
 		}
 	}
 	if m.tree.Exists(plan.Cgroup) {

@@ -59,8 +59,8 @@ func (m *Machine) removeMultus(ctx context.Context, node string) error {
 // secondLink returns the name of the machine's end of a node's second virtual Ethernet pair.
 func secondLink(node string) string { return "vireo-" + node + "b" }
 
-// plugInSecond connects the machine's bridge to a bridge in the node by a second virtual Ethernet pair, without addresses:
-// what is connected to that bridge shares a network with the nodes and the machine.
+// plugInSecond connects the machine's bridge to a bridge in the node by a second virtual Ethernet pair, without
+// addresses: what is connected to that bridge shares a network with the nodes and the machine.
 func (m *Machine) plugInSecond(ctx context.Context, node string) error {
 	link := secondLink(node)
 	if err := m.record.Change(func(r *record.Record) { r.AddLink(link) }); err != nil {

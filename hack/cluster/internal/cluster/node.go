@@ -36,8 +36,9 @@ func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 		return err
 	}
 	if _, err := os.Stat("/sys/class/net/" + plan.Bridge); errors.Is(err, fs.ErrNotExist) {
-		// By default, a bridge has the lowest hardware address of its ports, which changes with the ports. A node that has cached the
-		// former address would then have no connection until its neighbor entry expires, which takes almost a minute.
+		// By default, a bridge has the lowest hardware address of its ports, which changes with the ports. A node that has
+		// cached the former address would then have no connection until its neighbor entry expires, which takes almost a
+		// minute.
 		if _, err := process.Run(ctx, "ip", "link", "add", plan.Bridge, "address", plan.BridgeHardware,
 			"mtu", strconv.Itoa(plan.MTU), "type", "bridge"); err != nil {
 			return err

@@ -17,8 +17,8 @@ import (
 // poolBytes is the size of the pool's file. It is sparse: it only uses the space of what volumes contain.
 const poolBytes = 1 << 40
 
-// mountPool mounts the filesystem of the CSI driver's volumes. It is XFS, which can clone files, in a file that may be on any filesystem.
-// Nodes are created later, and inherit the mount.
+// mountPool mounts the filesystem of the CSI driver's volumes. It is XFS, which can clone files, in a file that may be
+// on any filesystem. Nodes are created later, and inherit the mount.
 func (m *Machine) mountPool(ctx context.Context, o Options) error {
 	if o.CSIDriver == "" {
 		return nil

@@ -78,7 +78,8 @@ func (m *Machine) startMissing(ctx context.Context, o Options, rendered config.C
 			return err
 		}
 		if component.Name == "kube-apiserver" {
-			if err := m.step("write kubeconfig, apply defaults", func() error { return m.afterAPIServer(ctx, o, rendered) }); err != nil {
+			if err := m.step("write kubeconfig, apply defaults",
+				func() error { return m.afterAPIServer(ctx, o, rendered) }); err != nil {
 				return err
 			}
 		}
@@ -86,7 +87,8 @@ func (m *Machine) startMissing(ctx context.Context, o Options, rendered config.C
 	if err := m.startNodes(ctx, rendered); err != nil {
 		return err
 	}
-	m.say("the cluster of %d node(s) is up after %.1f s: export KUBECONFIG=%s", len(rendered.Plan.Nodes), time.Since(begin).Seconds(), Kubeconfig(o.Clone))
+	m.say("the cluster of %d node(s) is up after %.1f s: export KUBECONFIG=%s", len(rendered.Plan.Nodes),
+		time.Since(begin).Seconds(), Kubeconfig(o.Clone))
 	return nil
 }
 
@@ -113,7 +115,8 @@ func (m *Machine) differs(shape string) string {
 		return ""
 	}
 	if m.record.Shape != shape {
-		return fmt.Sprintf("there is a cluster of %d node(s), made from %s, of another shape or from before a reboot", m.record.Nodes, m.record.Clone)
+		return fmt.Sprintf("there is a cluster of %d node(s), made from %s, of another shape or from before a reboot",
+			m.record.Nodes, m.record.Clone)
 	}
 	if ends, err := pki.Ends(m.layout.PKI("ca.crt")); err == nil && time.Until(ends) < 30*24*time.Hour {
 		return "the cluster's certificates end soon"

@@ -44,7 +44,8 @@ type Probe struct {
 	URL string `json:"url,omitempty"`
 	// Certificate is the name of the client certificate.
 	Certificate string `json:"certificate,omitempty"`
-	// Socket is a socket that has to accept connections: in the node, or on the machine for a component of the control plane.
+	// Socket is a socket that has to accept connections: in the node, or on the machine for a component of the control
+	// plane.
 	Socket string `json:"socket,omitempty"`
 }
 
@@ -92,7 +93,8 @@ type renderer struct {
 // Render renders the configuration of a cluster.
 func Render(p plan.Plan, l layout.Layout, f Facts) (Cluster, error) {
 	r := renderer{plan: p, layout: l, facts: f, files: map[string]string{}}
-	c := Cluster{Plan: p, Files: r.files, Nodes: map[string][]Component{}, Certificates: r.certificates(), Manifest: r.manifest()}
+	c := Cluster{Plan: p, Files: r.files, Nodes: map[string][]Component{}, Certificates: r.certificates(),
+		Manifest: r.manifest()}
 	for _, user := range []string{"controller-manager", "scheduler", "coredns", "provisioner", storageUser} {
 		r.kubeconfig(user)
 	}
@@ -100,7 +102,8 @@ func Render(p plan.Plan, l layout.Layout, f Facts) (Cluster, error) {
 	r.files[l.Config("Corefile")] = r.corefile()
 	r.files[l.Config("resolv.conf")] = fmt.Sprintf("nameserver %s\n", p.DNSService)
 	r.files[l.Config("manifest.yaml")] = c.Manifest
-	c.ControlPlane = append([]Component{r.etcd(), r.apiServer(), r.controllerManager(), r.scheduler(), r.coreDNS()}, r.storage()...)
+	c.ControlPlane = append([]Component{r.etcd(), r.apiServer(), r.controllerManager(), r.scheduler(), r.coreDNS()},
+		r.storage()...)
 	for _, node := range p.Nodes {
 		components, err := r.node(node)
 		if err != nil {
@@ -136,7 +139,8 @@ func (r renderer) hostCertificates() []pki.Leaf {
 		{File: "apiserver-etcd-client", Authority: pki.Etcd, CommonName: "kube-apiserver"},
 		{
 			File: "apiserver", Authority: pki.Cluster, CommonName: "kube-apiserver",
-			Names:     []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+			Names: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local"},
 			Addresses: addresses(p.Host, p.APIService),
 		},
 		{File: "apiserver-kubelet-client", Authority: pki.Cluster, CommonName: "kube-apiserver-kubelet-client", Organization: "system:masters"},

@@ -26,7 +26,8 @@ func rendered(t *testing.T, nodes int, change func(*Facts)) Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts := Facts{Kubernetes: "/k", Etcd: "/e", Containerd: "/c", CoreDNS: "/d", Runc: "/usr/sbin/runc", CNI: "/cni", BridgeNetfilter: true}
+	facts := Facts{Kubernetes: "/k", Etcd: "/e", Containerd: "/c", CoreDNS: "/d", Runc: "/usr/sbin/runc", CNI: "/cni",
+		BridgeNetfilter: true}
 	if change != nil {
 		change(&facts)
 	}
@@ -62,7 +63,8 @@ func TestShape(t *testing.T) {
 func TestPluginsOfCoreDNS(t *testing.T) {
 	var named []string
 	for line := range strings.Lines(rendered(t, 1, nil).Files["/state/config/Corefile"]) {
-		if directive, ok := strings.CutPrefix(line, "    "); ok && !strings.HasPrefix(directive, " ") && !strings.HasPrefix(directive, "}") {
+		if directive, ok := strings.CutPrefix(line, "    "); ok && !strings.HasPrefix(directive, " ") &&
+			!strings.HasPrefix(directive, "}") {
 			named = append(named, strings.Fields(directive)[0])
 		}
 	}
@@ -93,7 +95,8 @@ func TestEveryNodeHasItsOwn(t *testing.T) {
 				t.Errorf("%s runs in %s", component.Name, component.Cgroup)
 			}
 		}
-		if want := []string{node + "/holder", node + "/containerd", node + "/kubelet", node + "/kube-proxy"}; !slices.Equal(names, want) {
+		if want := []string{node + "/holder", node + "/containerd", node + "/kubelet",
+			node + "/kube-proxy"}; !slices.Equal(names, want) {
 			t.Errorf("components %v, want %v", names, want)
 		}
 		var kubelet struct{ CgroupRoot, Address string }
@@ -164,21 +167,26 @@ func TestStorage(t *testing.T) {
 		return all
 	}
 	without := rendered(t, 1, nil)
-	if all := append(names(without.ControlPlane), names(without.Nodes["node1"])...); !slices.Contains(all, "provisioner") || strings.Contains(strings.Join(all, " "), "csi") {
+	if all := append(names(without.ControlPlane), names(without.Nodes["node1"])...); !slices.Contains(all,
+		"provisioner") || strings.Contains(strings.Join(all, " "), "csi") {
 		t.Errorf("without the CSI driver there are %v", all)
 	}
 	with := rendered(t, 2, func(f *Facts) { f.CSIDriver, f.CSISidecars = "/driver", "/sidecars" })
-	want := []string{"csi-controller", "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller"}
-	if all := names(with.ControlPlane); !slices.Equal(all[len(all)-len(want):], want) || slices.Contains(all, "provisioner") {
+	want := []string{"csi-controller", "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter",
+		"snapshot-controller"}
+	if all := names(with.ControlPlane); !slices.Equal(all[len(all)-len(want):], want) ||
+		slices.Contains(all, "provisioner") {
 		t.Errorf("with the CSI driver there are %v", all)
 	}
 	for _, component := range with.ControlPlane {
-		if strings.HasPrefix(component.Name, "csi-") && !strings.Contains(strings.Join(component.Command, " "), "=/state/csi.sock") {
+		if strings.HasPrefix(component.Name, "csi-") &&
+			!strings.Contains(strings.Join(component.Command, " "), "=/state/csi.sock") {
 			t.Errorf("%s does not use the driver's socket: %v", component.Name, component.Command)
 		}
 	}
 	node := with.Nodes["node2"][len(with.Nodes["node2"])-1]
-	if node.Name != "node2/csi" || !slices.Contains(node.Command, "-node=node2") || !slices.Contains(node.Command, "-socket="+node.Probe.Socket) {
+	if node.Name != "node2/csi" || !slices.Contains(node.Command, "-node=node2") ||
+		!slices.Contains(node.Command, "-socket="+node.Probe.Socket) {
 		t.Errorf("the node's driver is %+v", node)
 	}
 	if strings.Contains(with.Manifest, ProvisionerName) || !strings.Contains(with.Manifest, "provisioner: "+DriverName) {

@@ -190,7 +190,8 @@ rules:
 
 // manifest contains the objects that the components do not create themselves.
 func (r renderer) manifest() string {
-	return fmt.Sprintf(manifestTemplate, r.plan.DNSService, r.plan.Host, dnsPort, dnsPort, r.class(), r.class()) + r.storageManifest()
+	return fmt.Sprintf(manifestTemplate, r.plan.DNSService, r.plan.Host, dnsPort, dnsPort, r.class(), r.class()) +
+		r.storageManifest()
 }
 
 const manifestTemplate = `apiVersion: v1

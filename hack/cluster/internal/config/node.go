@@ -152,7 +152,8 @@ func (r renderer) networkConfig(n plan.Node) any {
 }
 
 func (r renderer) kubelet(n plan.Node) Component {
-	return r.nodeComponent(n, "kubelet", Probe{URL: fmt.Sprintf("https://%s:10250/healthz", n.IP), Certificate: "apiserver-kubelet-client"},
+	return r.nodeComponent(n, "kubelet",
+		Probe{URL: fmt.Sprintf("https://%s:10250/healthz", n.IP), Certificate: "apiserver-kubelet-client"},
 		filepath.Join(r.facts.Kubernetes, "kubelet"),
 		"--config="+r.layout.Config(n.Name+"-kubelet.yaml"),
 		"--kubeconfig="+r.layout.Kubeconfig(n.Name+"-kubelet"),
@@ -194,8 +195,8 @@ func (r renderer) kubeletConfig(n plan.Node) any {
 		"makeIPTablesUtilChains":      false,
 	}
 	if r.facts.hasDriver() {
-		// A kubelet mounts an attached volume after the next write of its node's status, and expands a filesystem when it next synchronizes
-		// the Pod. The defaults are 10 s and more than a minute.
+		// A kubelet mounts an attached volume after the next write of its node's status, and expands a filesystem when it
+		// next synchronizes the Pod. The defaults are 10 s and more than a minute.
 		settings["nodeStatusUpdateFrequency"] = "1s"
 		settings["nodeStatusReportFrequency"] = "5m"
 		settings["syncFrequency"] = "10s"

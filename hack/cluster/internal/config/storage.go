@@ -30,7 +30,8 @@ func (r renderer) storage() []Component {
 	if !r.facts.hasDriver() {
 		return []Component{r.provisioner()}
 	}
-	controller := r.host(DriverController, Probe{Socket: r.layout.CSISocket()}, "", "-pool="+r.layout.Volumes(), "-socket="+r.layout.CSISocket())
+	controller := r.host(DriverController, Probe{Socket: r.layout.CSISocket()}, "", "-pool="+r.layout.Volumes(),
+		"-socket="+r.layout.CSISocket())
 	controller.Command[0] = filepath.Join(r.facts.CSIDriver, "csi")
 	return []Component{
 		controller,
@@ -43,8 +44,8 @@ func (r renderer) storage() []Component {
 	}
 }
 
-// sidecar returns a sidecar, which connects the CSI driver to the API server. Its delays and limits are for a small cluster, because tests
-// wait for each volume.
+// sidecar returns a sidecar, which connects the CSI driver to the API server. Its delays and limits are for a small
+// cluster, because tests wait for each volume.
 func (r renderer) sidecar(name string, arguments ...string) Component {
 	return r.host(name, Probe{}, r.facts.CSISidecars, append([]string{
 		"--csi-address=" + r.layout.CSISocket(), "--kubeconfig=" + r.layout.Kubeconfig(storageUser),

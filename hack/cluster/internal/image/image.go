@@ -39,7 +39,8 @@ func WriteStatic(to io.Writer, reference, name string, program []byte) error {
 	if err != nil {
 		return fmt.Errorf("encode the image's manifest: %w", err)
 	}
-	image, err := archive(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer}, file{"manifest.json", 0o644, manifest})
+	image, err := archive(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer},
+		file{"manifest.json", 0o644, manifest})
 	if err != nil {
 		return err
 	}

@@ -44,8 +44,8 @@ func Resize(ctx context.Context, file string) error {
 		return err
 	}
 	lower = slices.DeleteFunc(lower, func(path string) bool { return !slices.Contains(attached, path) })
-	// Lower devices are resized first, because a stacked device has the size of the one below it. A device with another backing file keeps
-	// its size.
+	// Lower devices are resized first, because a stacked device has the size of the one below it. A device with another
+	// backing file keeps its size.
 	for _, path := range append(lower, upper...) {
 		if _, err := process.Run(ctx, "losetup", "--set-capacity", path); err != nil {
 			return err
@@ -137,7 +137,8 @@ func ours(all []device, root string) (upper, lower []string) {
 		}
 	}
 	for _, d := range all {
-		// The file of a volume may be on a filesystem of another device of the cluster. Its device is then not a lock of that one.
+		// The file of a volume may be on a filesystem of another device of the cluster. Its device is then not a lock of that
+		// one.
 		if d.below != 0 && numbers[d.below] && !numbers[d.number] {
 			upper = append(upper, d.path)
 		}

@@ -133,7 +133,8 @@ func (o Options) validate() error {
 		}
 		for _, other := range ranges[:i] {
 			if other.prefix.IsValid() && other.prefix.Overlaps(r.prefix) {
-				errs = append(errs, fmt.Errorf("the %s range %s overlaps the %s range %s", r.name, r.prefix, other.name, other.prefix))
+				errs = append(errs, fmt.Errorf("the %s range %s overlaps the %s range %s", r.name, r.prefix, other.name,
+					other.prefix))
 			}
 		}
 	}
@@ -147,7 +148,8 @@ func (p Plan) Conflict(machine []netip.Prefix) error {
 	for _, planned := range []netip.Prefix{p.NodeCIDR, p.PodCIDR, p.ServiceCIDR} {
 		for _, existing := range machine {
 			if existing.Bits() > 0 && existing.Overlaps(planned) {
-				errs = append(errs, fmt.Errorf("the machine has a route to %s, which overlaps the cluster's %s: choose other ranges with --node-cidr, --pod-cidr, --service-cidr", existing, planned))
+				errs = append(errs, fmt.Errorf(
+					"the machine has a route to %s, which overlaps the cluster's %s: choose other ranges with --node-cidr, --pod-cidr, --service-cidr", existing, planned))
 			}
 		}
 	}

@@ -89,7 +89,8 @@ func TestConflict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fd00::/64")}
+	free := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.0/24"),
+		netip.MustParsePrefix("fd00::/64")}
 	if err := p.Conflict(free); err != nil {
 		t.Errorf("no overlap, yet: %v", err)
 	}

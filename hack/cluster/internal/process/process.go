@@ -73,7 +73,8 @@ func Start(spec Spec) (record.Process, error) {
 // Enter returns the command line that runs a command inside a node, given the
 // process that keeps the node's namespaces.
 func Enter(holder int, command ...string) []string {
-	return append([]string{"/usr/bin/nsenter", "--target", strconv.Itoa(holder), "--mount", "--uts", "--net", "--"}, command...)
+	return append([]string{"/usr/bin/nsenter", "--target", strconv.Itoa(holder), "--mount", "--uts", "--net", "--"},
+		command...)
 }
 
 // Run runs a command until it exits. An error contains the command's output.

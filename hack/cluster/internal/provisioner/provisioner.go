@@ -47,10 +47,12 @@ func Run(ctx context.Context, cfg *rest.Config, directory string) error {
 		return fmt.Errorf("set up the provisioner: %w", err)
 	}
 	p := &provisioner{Client: manager.GetClient(), directory: directory, devices: loopDevices{}}
-	if err := ctrl.NewControllerManagedBy(manager).Named("claim").For(&corev1.PersistentVolumeClaim{}).Complete(reconcilerFunc(p.claim)); err != nil {
+	if err := ctrl.NewControllerManagedBy(manager).Named("claim").For(&corev1.PersistentVolumeClaim{}).Complete(
+		reconcilerFunc(p.claim)); err != nil {
 		return fmt.Errorf("set up the controller of claims: %w", err)
 	}
-	if err := ctrl.NewControllerManagedBy(manager).Named("volume").For(&corev1.PersistentVolume{}).Complete(reconcilerFunc(p.volume)); err != nil {
+	if err := ctrl.NewControllerManagedBy(manager).Named("volume").For(&corev1.PersistentVolume{}).Complete(
+		reconcilerFunc(p.volume)); err != nil {
 		return fmt.Errorf("set up the controller of volumes: %w", err)
 	}
 	if err := manager.Start(ctx); err != nil {
@@ -113,8 +115,8 @@ func (p *provisioner) claim(ctx context.Context, r ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, nil
 }
 
-// expand expands a bound volume to the size that its claim requests. The API server has admitted the request, because the
-// storage class allows expansion.
+// expand expands a bound volume to the size that its claim requests. The API server has admitted the request, because
+// the storage class allows expansion.
 func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	wanted := sectors(claim.Spec.Resources.Requests[corev1.ResourceStorage])
 	if claim.Status.Phase != corev1.ClaimBound || wanted.Cmp(claim.Status.Capacity[corev1.ResourceStorage]) <= 0 {
@@ -155,7 +157,8 @@ func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolume
 // scheduler selected, or all if many may write it or none was selected.
 func (p *provisioner) nodesFor(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]string, error) {
 	selected := claim.Annotations[annSelectedNode]
-	shared := slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(claim.Spec.AccessModes, corev1.ReadOnlyMany)
+	shared := slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) ||
+		slices.Contains(claim.Spec.AccessModes, corev1.ReadOnlyMany)
 	if selected != "" && !shared {
 		return []string{selected}, nil
 	}
@@ -205,7 +208,8 @@ func (p *provisioner) volume(ctx context.Context, r ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	isOurs := volume.Annotations[annProvisionedBy] == config.ProvisionerName
-	if !isOurs || volume.Status.Phase != corev1.VolumeReleased || volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+	if !isOurs || volume.Status.Phase != corev1.VolumeReleased ||
+		volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 		return ctrl.Result{}, nil
 	}
 	path := filepath.Join(p.directory, volume.Name)
@@ -232,7 +236,8 @@ func newVolume(claim *corev1.PersistentVolumeClaim, nodes []string) *corev1.Pers
 			Annotations: map[string]string{annProvisionedBy: config.ProvisionerName},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: sectors(claim.Spec.Resources.Requests[corev1.ResourceStorage])},
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: sectors(
+				claim.Spec.Resources.Requests[corev1.ResourceStorage])},
 			AccessModes:                   claim.Spec.AccessModes,
 			VolumeMode:                    &mode,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
@@ -241,11 +246,12 @@ func newVolume(claim *corev1.PersistentVolumeClaim, nodes []string) *corev1.Pers
 				Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
 			},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{
-					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes,
-				}},
-			}}}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{
+				Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{
+						Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes,
+					}},
+				}}}},
 		},
 	}
 	if claim.Spec.StorageClassName != nil {

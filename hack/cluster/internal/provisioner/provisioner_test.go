@@ -40,7 +40,9 @@ func (f fakeDevices) Detach(_ context.Context, file string) error {
 	return nil
 }
 
-func claim(mode corev1.PersistentVolumeMode, access corev1.PersistentVolumeAccessMode, provisioner string) *corev1.PersistentVolumeClaim {
+func claim(
+	mode corev1.PersistentVolumeMode, access corev1.PersistentVolumeAccessMode, provisioner string,
+) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "data", UID: "u1",
@@ -48,7 +50,8 @@ func claim(mode corev1.PersistentVolumeMode, access corev1.PersistentVolumeAcces
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{access},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1000")}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1000")}},
 		},
 	}
 }
@@ -56,7 +59,8 @@ func claim(mode corev1.PersistentVolumeMode, access corev1.PersistentVolumeAcces
 func setup(t *testing.T, objects ...client.Object) *provisioner {
 	t.Helper()
 	for _, name := range []string{"node1", "node2"} {
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}})
+		objects = append(objects,
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}})
 	}
 	return &provisioner{Client: fake.NewClientBuilder().WithObjects(objects...).
 		WithStatusSubresource(&corev1.PersistentVolumeClaim{}).Build(), directory: t.TempDir(), devices: fakeDevices{}}
@@ -124,7 +128,8 @@ func TestClaim(t *testing.T) {
 }
 
 func TestClaimGrows(t *testing.T) {
-	for name, mode := range map[string]corev1.PersistentVolumeMode{"folder": corev1.PersistentVolumeFilesystem, "device": corev1.PersistentVolumeBlock} {
+	for name, mode := range map[string]corev1.PersistentVolumeMode{"folder": corev1.PersistentVolumeFilesystem,
+		"device": corev1.PersistentVolumeBlock} {
 		t.Run(name, func(t *testing.T) {
 			c := claim(mode, corev1.ReadWriteOnce, config.ProvisionerName)
 			p := setup(t, c)

@@ -149,7 +149,8 @@ func (r *Record) AddDirectory(path string) {
 
 func (f *File) clone() Record {
 	r := f.Record
-	r.Links, r.Directories, r.SubtreeControl = slices.Clone(r.Links), slices.Clone(r.Directories), slices.Clone(r.SubtreeControl)
+	r.Links, r.Directories, r.SubtreeControl = slices.Clone(r.Links), slices.Clone(r.Directories),
+		slices.Clone(r.SubtreeControl)
 	r.Processes, r.Sysctls, r.Namespaces = maps.Clone(r.Processes), maps.Clone(r.Sysctls), maps.Clone(r.Namespaces)
 	return r
 }

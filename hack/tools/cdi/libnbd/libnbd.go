@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package libnbd replaces the binding of libnbd, which the importer uses for one source only: disks of VMware's VDDK library. An import
-// from there fails with the error of Create. All other sources read through nbdkit and qemu-img and need no binding.
+// Package libnbd replaces the binding of libnbd, which the importer uses for one source only: disks of VMware's VDDK
+// library. An import from there fails with the error of Create. All other sources read through nbdkit and qemu-img and
+// need no binding.
 package libnbd
 
 import "errors"
@@ -14,7 +15,8 @@ const (
 	STATE_ZERO       = 1 << 1 //nolint:revive // the binding's name
 )
 
-var errUnsupported = errors.New("this importer was built without libnbd and cannot import from VMware (source.vddk): use another source")
+var errUnsupported = errors.New(
+	"this importer was built without libnbd and cannot import from VMware (source.vddk): use another source")
 
 // Libnbd is never made.
 type Libnbd struct{}

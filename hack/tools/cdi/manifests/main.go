@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command manifests prints the objects that install the Containerized Data Importer, as one JSON list for kubectl. They come from the
-// importer's own packages, so that they fit the programs that are built from the same module.
+// Command manifests prints the objects that install the Containerized Data Importer, as one JSON list for kubectl. They
+// come from the importer's own packages, so that they fit the programs that are built from the same module.
 //
 //	manifests operator PREFIX TAG   the operator, whose images are PREFIX-operator:TAG and so on
 //	manifests importer              the object that makes the operator install all other components
@@ -128,8 +128,8 @@ func importer() *v1beta1.CDI {
 	return o
 }
 
-// profile describes a storage class of the local cluster's CSI driver, which the importer does not know. The first set is that of
-// DataVolumes that name none.
+// profile describes a storage class of the local cluster's CSI driver, which the importer does not know. The first set
+// is that of DataVolumes that name none.
 func profile(class string) *v1beta1.StorageProfile {
 	o := &v1beta1.StorageProfile{ObjectMeta: metav1.ObjectMeta{Name: class}}
 	o.SetGroupVersionKind(v1beta1.SchemeGroupVersion.WithKind("StorageProfile"))

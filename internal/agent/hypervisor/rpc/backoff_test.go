@@ -77,7 +77,8 @@ func TestBackoff(t *testing.T) {
 func TestNodeIsSlowIfMostLaunchersAre(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	silent, responding, both := &session{silent: ago(time.Second)}, &session{responded: ago(time.Second)}, &session{silent: ago(time.Minute), responded: ago(0)}
+	silent, responding, both := &session{silent: ago(time.Second)}, &session{responded: ago(time.Second)},
+		&session{silent: ago(time.Minute), responded: ago(0)}
 	idle, once := &session{responded: ago(recently)}, &session{silent: ago(time.Hour)}
 	for name, tc := range map[string]struct {
 		others []*session
@@ -104,7 +105,9 @@ func TestNodeIsSlowIfMostLaunchersAre(t *testing.T) {
 }
 
 // startDaemon creates a Pod with a scripted libvirtd, and a manager that connects to it.
-func startDaemon(t *testing.T, n *node, response func(*scriptedlibvirtd.Peer, scriptedlibvirtd.Call) bool) (*Manager, <-chan struct{}) {
+func startDaemon(
+	t *testing.T, n *node, response func(*scriptedlibvirtd.Peer, scriptedlibvirtd.Call) bool,
+) (*Manager, <-chan struct{}) {
 	t.Helper()
 	d := scriptedlibvirtd.New()
 	d.Respond = response
@@ -209,7 +212,8 @@ func TestBrokerIsRestarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, changed := startDaemon(t, n, func(*scriptedlibvirtd.Peer, scriptedlibvirtd.Call) bool { return false })
-	if err := n.dial(t, patience); !errors.Is(err, brokerapi.ErrUnreachable) || !errors.Is(err, hypervisor.ErrUnreachable) {
+	if err := n.dial(t, patience); !errors.Is(err, brokerapi.ErrUnreachable) ||
+		!errors.Is(err, hypervisor.ErrUnreachable) {
 		t.Fatalf("without a broker: %v", err)
 	}
 	if _, err := m.Connect(testPod); !errors.Is(err, hypervisor.ErrConnecting) {

@@ -19,9 +19,11 @@ import (
 const (
 	// maxCheckpoints is how many checkpoints of a domain are read. A guest has one more than it keeps.
 	maxCheckpoints = 64
-	// maxCheckpointDisks is how many disks of a checkpoint are read, and maxTargetName how long the names of their targets can be.
+	// maxCheckpointDisks is how many disks of a checkpoint are read, and maxTargetName how long the names of their targets
+	// can be.
 	maxCheckpointDisks, maxTargetName = 256, 16
-	// SmallCheckpoints is how many bytes the checkpoints of a domain may have before they take memory of the budget for large responses.
+	// SmallCheckpoints is how many bytes the checkpoints of a domain may have before they take memory of the budget for
+	// large responses.
 	SmallCheckpoints = 16 << 10
 	// stringBytes is the size of a string without its text.
 	stringBytes = 16
@@ -70,8 +72,8 @@ func (c *Conn) Checkpoints(ctx context.Context, domain string) ([]hypervisor.Che
 	return found, err
 }
 
-// checkpointOf returns a checkpoint with the disks that it has a bitmap of, and how many bytes of memory it takes. A hostile launcher may
-// have written it.
+// checkpointOf returns a checkpoint with the disks that it has a bitmap of, and how many bytes of memory it takes. A
+// hostile launcher may have written it.
 func checkpointOf(parsed *libvirtxml.DomainCheckpoint) (checkpoint hypervisor.Checkpoint, bytes int) {
 	checkpoint.Name = parsed.Name
 	bytes = len(checkpoint.Name) + stringBytes
@@ -102,15 +104,16 @@ func (c *Conn) DeleteCheckpoint(ctx context.Context, domain, name string) error 
 	})
 }
 
-// RedefineCheckpoint makes libvirt know a checkpoint of which QEMU has a bitmap for each of these disks, as it has after a migration. It fails
-// if one of the bitmaps is missing or incomplete.
+// RedefineCheckpoint makes libvirt know a checkpoint of which QEMU has a bitmap for each of these disks, as it has
+// after a migration. It fails if one of the bitmaps is missing or incomplete.
 func (c *Conn) RedefineCheckpoint(ctx context.Context, domain string, checkpoint hypervisor.Checkpoint) error {
 	definition, err := redefinition(checkpoint, c.options.clock().Now())
 	if err != nil {
 		return err
 	}
 	return c.onDomain(ctx, domain, "define the checkpoint "+checkpoint.Name+" again", func(d *libvirt.Domain) error {
-		created, err := d.CreateCheckpointXML(definition, libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE|libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE_VALIDATE)
+		created, err := d.CreateCheckpointXML(definition,
+			libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE|libvirt.DOMAIN_CHECKPOINT_CREATE_REDEFINE_VALIDATE)
 		if err != nil {
 			return err
 		}

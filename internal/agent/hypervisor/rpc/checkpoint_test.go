@@ -26,7 +26,8 @@ func TestCheckpointOfAHostileLauncher(t *testing.T) {
 	for i := range 4000 {
 		add(fmt.Sprintf("vd%d", i), checkpointBitmap)
 	}
-	if got, bytes := checkpointOf(parsed); len(got.Targets) > maxCheckpointDisks || bytes > maxCheckpointDisks*(maxTargetName+stringBytes)+stringBytes+1 {
+	if got, bytes := checkpointOf(parsed); len(got.Targets) > maxCheckpointDisks ||
+		bytes > maxCheckpointDisks*(maxTargetName+stringBytes)+stringBytes+1 {
 		t.Errorf("got %d disks, and %d bytes", len(got.Targets), bytes)
 	}
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rpc connects to the libvirtd of a launcher Pod from the node, with libvirt's own protocol over the unix socket in the
-// Pod's emptyDir.
+// Package rpc connects to the libvirtd of a launcher Pod from the node, with libvirt's own protocol over the unix
+// socket in the Pod's emptyDir.
 //
-// The launcher may be hostile. So virt-broker connects to the socket: it follows no symlink, and checks that the process behind
-// the socket belongs to the Pod. libvirt's client connects through a relay that the agent can close at any time. Every call has a
-// deadline, and responses are capped. Every failure on that path is a hypervisor.ErrUnreachable: the guest's state is then unknown.
+// The launcher may be hostile. So virt-broker connects to the socket: it follows no symlink, and checks that the
+// process behind the socket belongs to the Pod. libvirt's client connects through a relay that the agent can close at
+// any time. Every call has a deadline, and responses are capped. Every failure on that path is a
+// hypervisor.ErrUnreachable: the guest's state is then unknown.
 package rpc
 
 import (
@@ -41,14 +42,17 @@ const (
 	keepAliveSeconds, keepAliveCount = 10, 3
 )
 
-// Broker opens sockets and files of launcher Pods. It checks that they are a launcher's, because the Pod may be hostile.
+// Broker opens sockets and files of launcher Pods. It checks that they are a launcher's, because the Pod may be
+// hostile.
 type Broker interface {
-	// OpenSocket connects to a socket in a Pod's volume for sockets, after it exists if wait is set. An error wraps fs.ErrNotExist or
-	// unix.ECONNREFUSED if there is no socket or nothing listens on it.
+	// OpenSocket connects to a socket in a Pod's volume for sockets, after it exists if wait is set. An error wraps
+	// fs.ErrNotExist or unix.ECONNREFUSED if there is no socket or nothing listens on it.
 	OpenSocket(ctx context.Context, pod types.UID, name string, wait bool) (*net.UnixConn, error)
-	// OpenFile opens a regular file for reading by its path in a directory where an image, overlays or the persistent state are.
+	// OpenFile opens a regular file for reading by its path in a directory where an image, overlays or the persistent
+	// state are.
 	OpenFile(ctx context.Context, pod types.UID, mount, name string) (*os.File, error)
-	// SyncState returns when the persistent state is on the disk of its claim, with a complete state of the TPM if tpm is its directory.
+	// SyncState returns when the persistent state is on the disk of its claim, with a complete state of the TPM if tpm is
+	// its directory.
 	SyncState(ctx context.Context, pod types.UID, tpm string) error
 	// GiveHostDir makes QEMU's user the owner of a directory of the node, if the kubelet created it for the Pod.
 	GiveHostDir(ctx context.Context, pod types.UID, dir string) error
@@ -66,11 +70,13 @@ type Options struct {
 	MaxCall time.Duration
 	// Responses is the memory budget for large responses. It is required.
 	Responses *hypervisor.ResponseBudget
-	// FirstConnections is the time after the start over which new connections are spread. Zero means that they are made at once.
+	// FirstConnections is the time after the start over which new connections are spread. Zero means that they are made at
+	// once.
 	FirstConnections time.Duration
 	// Clock is the clock to which the clocks of guests are set. It defaults to the node's.
 	Clock clock.PassiveClock
-	// Panicked is called after each panic of a guest's kernel, once Watch was called. It must not block. A Manager has its own.
+	// Panicked is called after each panic of a guest's kernel, once Watch was called. It must not block. A Manager has its
+	// own.
 	Panicked func(vmi types.NamespacedName)
 }
 
@@ -93,8 +99,8 @@ func (o *Options) check() error {
 	}
 }
 
-// Conn is a connection to the libvirtd of one launcher Pod. It does not reconnect: once it has failed, the Manager closes
-// it and makes a new one.
+// Conn is a connection to the libvirtd of one launcher Pod. It does not reconnect: once it has failed, the Manager
+// closes it and makes a new one.
 type Conn struct {
 	options Options
 	pod     hypervisor.PodRef
@@ -107,8 +113,8 @@ type Conn struct {
 	// clock sets the guest's clock after it was resumed.
 	clock  clockSetter
 	notify func()
-	// suspended and resumed are when the guest was last suspended and resumed according to libvirt's events, in nanoseconds since
-	// 1970.
+	// suspended and resumed are when the guest was last suspended and resumed according to libvirt's events, in
+	// nanoseconds since 1970.
 	suspended, resumed atomic.Int64
 	// postCopy reports whether the current migration was switched to post-copy.
 	postCopy atomic.Bool
@@ -281,8 +287,8 @@ func (c *Conn) Close() {
 	}
 }
 
-// deadlines are the deadlines of a connection's calls. They are paused while the agent itself delays the responses: a launcher is
-// not silent because others use up the memory for large responses.
+// deadlines are the deadlines of a connection's calls. They are paused while the agent itself delays the responses: a
+// launcher is not silent because others use up the memory for large responses.
 type deadlines struct {
 	mu      sync.Mutex
 	paused  bool

@@ -12,7 +12,8 @@ import (
 	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
 )
 
-// The text is in conditions and events. libvirt's Go binding prints a struct, and libvirt's message has the log of QEMU.
+// The text is in conditions and events. libvirt's Go binding prints a struct, and libvirt's message has the log of
+// QEMU.
 func TestErrorsHaveTheMessageOnly(t *testing.T) {
 	const message = "internal error: process exited while connecting to monitor: 2026-11-29T10:00:00.000000Z qemu-system-x86_64: cannot open /dev/kvm"
 	m, changed := startDaemon(t, newNode(t), func(p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {

@@ -20,20 +20,20 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// credentialsPause is the interval at which the Secrets are read, as in KubeVirt. The kubelet updates its copies about once
-// a minute.
+// credentialsPause is the interval at which the Secrets are read, as in KubeVirt. The kubelet updates its copies about
+// once a minute.
 const credentialsPause = 15 * time.Second
 
-// credentialsSync sets credentials in the guest. It runs in its own goroutine, so that a guest agent that does not respond does
-// not block the reconciler.
+// credentialsSync sets credentials in the guest. It runs in its own goroutine, so that a guest agent that does not
+// respond does not block the reconciler.
 type credentialsSync struct {
 	start   sync.Once
 	trigger chan struct{}
 	state   atomic.Pointer[hypervisor.CredentialsState]
 }
 
-// Credentials returns whether the guest has its credentials, or nil if that was not tried yet. After the first call the Conn sets
-// them whenever the result of read has changed, and calls the function given to Watch when the state changes.
+// Credentials returns whether the guest has its credentials, or nil if that was not tried yet. After the first call the
+// Conn sets them whenever the result of read has changed, and calls the function given to Watch when the state changes.
 func (c *Conn) Credentials(domain string, read func() (hypervisor.Credentials, error)) *hypervisor.CredentialsState {
 	c.credentials.start.Do(func() { go c.keepCredentials(domain, read) })
 	return c.credentials.state.Load()
@@ -60,8 +60,8 @@ func (c *Conn) keepCredentials(domain string, read func() (hypervisor.Credential
 	}
 }
 
-// setCredentials sets the credentials of each user separately, so that a user that does not exist in the guest does not affect
-// the others.
+// setCredentials sets the credentials of each user separately, so that a user that does not exist in the guest does not
+// affect the others.
 func (c *Conn) setCredentials(ctx context.Context, domain string, wanted hypervisor.Credentials) error {
 	var calls []func() error
 	for _, user := range slices.Sorted(maps.Keys(wanted.Keys)) {
@@ -79,7 +79,8 @@ func (c *Conn) setCredentials(ctx context.Context, domain string, wanted hypervi
 	return callAll(calls)
 }
 
-// callAll makes one call after the other. It stops when the guest agent is offline, because every further call would time out.
+// callAll makes one call after the other. It stops when the guest agent is offline, because every further call would
+// time out.
 func callAll(calls []func() error) error {
 	var errs []error
 	for _, call := range calls {
@@ -120,17 +121,19 @@ func (c *Conn) setKeys(ctx context.Context, domain, user string, keys []string) 
 		if err := g.about(ctx, about); err != nil {
 			return err
 		}
-		old = !slices.ContainsFunc(about.Commands, func(c hypervisor.GuestCommand) bool { return c.Name == "guest-ssh-add-authorized-keys" })
+		old = !slices.ContainsFunc(about.Commands,
+			func(c hypervisor.GuestCommand) bool { return c.Name == "guest-ssh-add-authorized-keys" })
 		if !old {
 			return nil
 		}
-		return writeKeys(ctx, user, keys, func(ctx context.Context, command string, arguments map[string]any, into any) error {
-			response, err := g.executeWith(ctx, command, arguments, agentTimeout*time.Second)
-			if err != nil {
-				return err
-			}
-			return parseResponse(response, into)
-		})
+		return writeKeys(ctx, user, keys,
+			func(ctx context.Context, command string, arguments map[string]any, into any) error {
+				response, err := g.executeWith(ctx, command, arguments, agentTimeout*time.Second)
+				if err != nil {
+					return err
+				}
+				return parseResponse(response, into)
+			})
 	})
 	if old {
 		return unsupported
@@ -139,16 +142,20 @@ func (c *Conn) setKeys(ctx context.Context, domain, user string, keys []string) 
 }
 
 const (
-	// keysScript replaces the SSH keys of the user who runs it by those in its input. That user cannot make it write the files of others,
-	// as they could if root followed their links.
+	// keysScript replaces the SSH keys of the user who runs it by those in its input. That user cannot make it write the
+	// files of others, as they could if root followed their links.
 	keysScript = `umask 077 && mkdir -p "$HOME/.ssh" && cat > "$HOME/.ssh/authorized_keys.new" && ` +
 		`mv -f "$HOME/.ssh/authorized_keys.new" "$HOME/.ssh/authorized_keys"`
-	// commandPause is the time between two reads of the state of a command in the guest. The guest agent has no event for its end.
+	// commandPause is the time between two reads of the state of a command in the guest. The guest agent has no event for
+	// its end.
 	commandPause = 200 * time.Millisecond
 )
 
-// writeKeys writes the SSH keys of a user with a command in the guest. Source of the arguments: QEMU qga/qapi-schema.json, guest-exec.
-func writeKeys(ctx context.Context, user string, keys []string, call func(context.Context, string, map[string]any, any) error) error {
+// writeKeys writes the SSH keys of a user with a command in the guest. Source of the arguments: QEMU
+// qga/qapi-schema.json, guest-exec.
+func writeKeys(
+	ctx context.Context, user string, keys []string, call func(context.Context, string, map[string]any, any) error,
+) error {
 	if strings.HasPrefix(user, "-") {
 		return errors.New("no user has a name that begins with a dash")
 	}
@@ -175,7 +182,8 @@ func writeKeys(ctx context.Context, user string, keys []string, call func(contex
 		case status.Exited && status.Code != nil && *status.Code == 0:
 			return nil
 		case status.Exited:
-			return fmt.Errorf("the guest does not write the file .ssh/authorized_keys: %s", hypervisor.CleanLine(string(status.Err), maxCommandError))
+			return fmt.Errorf("the guest does not write the file .ssh/authorized_keys: %s",
+				hypervisor.CleanLine(string(status.Err), maxCommandError))
 		}
 		select {
 		case <-ctx.Done():

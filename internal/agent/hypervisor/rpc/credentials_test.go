@@ -54,10 +54,11 @@ func TestCallAll(t *testing.T) {
 	}
 }
 
-// A guest decides how slowly its agent responds. libvirtd must time out first, with an error response, because a timeout in the
-// agent closes the connection.
+// A guest decides how slowly its agent responds. libvirtd must time out first, with an error response, because a
+// timeout in the agent closes the connection.
 func TestLibvirtdTimesOutFirst(t *testing.T) {
-	const turn, sync, response = 30, 5, 5 // seconds; libvirt's waits for a job and for guest-sync, and the requested timeout
+	// seconds; libvirt's waits for a job and for guest-sync, and the requested timeout
+	const turn, sync, response = 30, 5, 5
 	for what, calls := range map[string]int{"credentials": 1, "guest information": 3} {
 		if longest := calls * (turn + sync + response); int(guestTimeout.Seconds()) < longest {
 			t.Errorf("%s can take %d s, and the connection is cut after %s", what, longest, guestTimeout)
@@ -94,14 +95,16 @@ func TestKeysForOldGuestAgents(t *testing.T) {
 						}
 						return json.Unmarshal(text, into)
 					})
-				if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\x1b")) {
+				if (err == nil) != (tc.want == "") ||
+					err != nil && (!strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\x1b")) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
 				if tc.user == "-c" {
 					return
 				}
 				keys, err := base64.StdEncoding.DecodeString(wrote["input-data"].(string))
-				if command := wrote["arg"].([]string); err != nil || string(keys) != "ssh-ed25519 A\nssh-ed25519 B\n" || command[len(command)-1] != tc.user {
+				if command := wrote["arg"].([]string); err != nil || string(keys) != "ssh-ed25519 A\nssh-ed25519 B\n" ||
+					command[len(command)-1] != tc.user {
 					t.Errorf("%v %q", wrote, keys)
 				}
 			})

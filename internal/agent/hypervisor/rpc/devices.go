@@ -21,8 +21,9 @@ import (
 	"github.com/vireo-project/vireo/internal/limits"
 )
 
-// ChangeDisk carries out an operation on a running guest. It returns before the guest has released a disk that is detached, which
-// an event reports. The stored definition does not change: it is never started again, and a guest that was migrated has none.
+// ChangeDisk carries out an operation on a running guest. It returns before the guest has released a disk that is
+// detached, which an event reports. The stored definition does not change: it is never started again, and a guest that
+// was migrated has none.
 func (c *Conn) ChangeDisk(ctx context.Context, name string, o domain.Operation) error {
 	text, err := o.Disk.Marshal()
 	if err != nil {
@@ -40,9 +41,9 @@ func (c *Conn) ChangeDisk(ctx context.Context, name string, o domain.Operation) 
 	})
 }
 
-// UpdateInterface changes an interface of a running domain, which libvirt finds by its alias and its addresses. libvirt refuses
-// changes that a guest cannot follow while it runs. The stored definition is left: it is never started again, and a guest that was
-// migrated has none.
+// UpdateInterface changes an interface of a running domain, which libvirt finds by its alias and its addresses. libvirt
+// refuses changes that a guest cannot follow while it runs. The stored definition is left: it is never started again,
+// and a guest that was migrated has none.
 func (c *Conn) UpdateInterface(ctx context.Context, name string, nic *libvirtxml.DomainInterface) error {
 	text, err := nic.Marshal()
 	if err != nil {
@@ -73,7 +74,8 @@ func (c *Conn) DetachInterface(ctx context.Context, name, alias string) error {
 	})
 }
 
-// SetVCPUs plugs vCPUs into a running guest, so that it has a number of them. It does not wait until the guest uses them.
+// SetVCPUs plugs vCPUs into a running guest, so that it has a number of them. It does not wait until the guest uses
+// them.
 func (c *Conn) SetVCPUs(ctx context.Context, domain string, count uint) error {
 	return c.onDomain(ctx, domain, fmt.Sprintf("give the guest %d vCPUs", count), func(d *libvirt.Domain) error {
 		return d.SetVcpusFlags(count, libvirt.DOMAIN_VCPU_LIVE)
@@ -103,8 +105,8 @@ func (c *Conn) onMemory(
 	})
 }
 
-// ReadTracked calls read with the overlay of a disk, a file in launcherpod.TrackedDisksDir, and returns its error. The file may have any
-// content, and read may still run when the context is done.
+// ReadTracked calls read with the overlay of a disk, a file in launcherpod.TrackedDisksDir, and returns its error. The
+// file may have any content, and read may still run when the context is done.
 func (c *Conn) ReadTracked(ctx context.Context, name string, read func(io.ReaderAt) error) error {
 	f, err := c.options.Broker.OpenFile(ctx, c.pod.UID, launcherpod.TrackedDisksDir, name)
 	if err == nil {
@@ -116,15 +118,16 @@ func (c *Conn) ReadTracked(ctx context.Context, name string, read func(io.Reader
 	return nil
 }
 
-// OpenUSB connects to one of the guest's USB ports for clients. QEMU uses the usbredir protocol and sends first. It serves one
-// connection for a port at a time; another one waits without a response.
+// OpenUSB connects to one of the guest's USB ports for clients. QEMU uses the usbredir protocol and sends first. It
+// serves one connection for a port at a time; another one waits without a response.
 func (c *Conn) OpenUSB(ctx context.Context, port int) (net.Conn, error) {
-	// The kernel reports the process that called listen, which is libvirtd: it passes the socket to QEMU. Both run in the Pod.
+	// The kernel reports the process that called listen, which is libvirtd: it passes the socket to QEMU. Both run in the
+	// Pod.
 	return c.openSocket(ctx, launcherpod.USBSocketName(port), fmt.Sprintf("open USB port %d", port), "port")
 }
 
-// openSocket connects to a socket on which QEMU listens. Errors begin with doing; if QEMU does not listen, the error says
-// that no running guest has such a thing.
+// openSocket connects to a socket on which QEMU listens. Errors begin with doing; if QEMU does not listen, the error
+// says that no running guest has such a thing.
 func (c *Conn) openSocket(ctx context.Context, name, doing, thing string) (net.Conn, error) {
 	socket, err := c.options.Broker.OpenSocket(ctx, c.pod.UID, name, false)
 	switch {

@@ -19,9 +19,9 @@ const openTimeout = queryTimeout
 
 // direct makes a separate connection to the Pod's libvirtd without libvirt's C library, and finds the domain.
 //
-// A stream has its own connection: data that the agent does not read stays in the launcher instead of the agent's memory,
-// descriptors can be passed, and closing it closes nothing else. Requests to the guest agent have their own because the guest
-// determines the length of the responses.
+// A stream has its own connection: data that the agent does not read stays in the launcher instead of the agent's
+// memory, descriptors can be passed, and closing it closes nothing else. Requests to the guest agent have their own
+// because the guest determines the length of the responses.
 func (c *Conn) direct(ctx context.Context, domain string) (*libvirtwire.Client, libvirtwire.Domain, error) {
 	launcher, err := dialLauncher(ctx, c.options, c.pod.UID, false)
 	if err != nil {
@@ -40,7 +40,8 @@ func (c *Conn) direct(ctx context.Context, domain string) (*libvirtwire.Client, 
 }
 
 // within makes a direct connection for a function and closes it afterwards.
-func (c *Conn) within(ctx context.Context, limit time.Duration, domain, what string, do func(context.Context, *libvirtwire.Client, libvirtwire.Domain) error) error {
+func (c *Conn) within(ctx context.Context, limit time.Duration, domain, what string,
+	do func(context.Context, *libvirtwire.Client, libvirtwire.Domain) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	ctx, end := c.startConversation(ctx)
@@ -53,17 +54,20 @@ func (c *Conn) within(ctx context.Context, limit time.Duration, domain, what str
 	return fromClient(what, do(ctx, client, found))
 }
 
-// fromClient wraps a failure of the connection, and error responses about the guest, with the errors of package hypervisor.
+// fromClient wraps a failure of the connection, and error responses about the guest, with the errors of package
+// hypervisor.
 func fromClient(what string, err error) error {
 	var response *libvirtwire.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, hypervisor.ErrGuestSilent), errors.Is(err, hypervisor.ErrGuestRefused), errors.Is(err, hypervisor.ErrUnreachable):
+	case errors.Is(err, hypervisor.ErrGuestSilent), errors.Is(err, hypervisor.ErrGuestRefused),
+		errors.Is(err, hypervisor.ErrUnreachable):
 		// It is wrapped already.
 		return err
 	case !errors.As(err, &response):
-		if errors.Is(err, libvirtwire.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		if errors.Is(err, libvirtwire.ErrClosed) || errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%s: %w: %w", what, hypervisor.ErrUnreachable, err)
 		}
 		return fmt.Errorf("%s: %w", what, err)

@@ -88,7 +88,8 @@ func jobResult(result *libvirt.DomainJobInfo) backup.Job {
 	case result.Type == libvirt.DOMAIN_JOB_CANCELLED: //nolint:misspell // libvirt's name
 		return backup.Job{State: backup.JobFailed, Problem: "the backup was aborted"}
 	default:
-		return backup.Job{State: backup.JobFailed, Problem: hypervisor.CleanLine(hypervisor.Failure(result.ErrorMessage), hypervisor.MaxBackupProblem)}
+		return backup.Job{State: backup.JobFailed,
+			Problem: hypervisor.CleanLine(hypervisor.Failure(result.ErrorMessage), hypervisor.MaxBackupProblem)}
 	}
 }
 
@@ -103,11 +104,12 @@ func (c *Conn) DiscardJobResult(ctx context.Context, domain string) error {
 
 // MakeBackupDir creates the directory of a backup as a pool. It does nothing if the pool exists.
 func (c *Conn) MakeBackupDir(ctx context.Context, pool, dir string) error {
-	return c.call(ctx, actTimeout, "create the directory "+dir, func(l *libvirt.Connect) error { return makeDirectory(l, pool, dir) })
+	return c.call(ctx, actTimeout, "create the directory "+dir,
+		func(l *libvirt.Connect) error { return makeDirectory(l, pool, dir) })
 }
 
-// BeginBackup creates a directory as a pool and begins to copy disks to images in it, or to serve disks with scratch files in it. It fails
-// if an image exists, and then creates no checkpoint.
+// BeginBackup creates a directory as a pool and begins to copy disks to images in it, or to serve disks with scratch
+// files in it. It fails if an image exists, and then creates no checkpoint.
 func (c *Conn) BeginBackup(ctx context.Context, domain string, r hypervisor.BackupRequest) error {
 	definition, checkpoint, err := backupXML(r)
 	if err != nil {
@@ -121,7 +123,8 @@ func (c *Conn) BeginBackup(ctx context.Context, domain string, r hypervisor.Back
 	})
 }
 
-// makeDirectory creates a directory, and the missing ones above it, as a transient pool. It does nothing if the pool exists.
+// makeDirectory creates a directory, and the missing ones above it, as a transient pool. It does nothing if the pool
+// exists.
 func makeDirectory(l *libvirt.Connect, name, dir string) error {
 	pool, err := l.LookupStoragePoolByName(name)
 	if err == nil {
@@ -130,7 +133,8 @@ func makeDirectory(l *libvirt.Connect, name, dir string) error {
 	if !isCode(err, libvirt.ERR_NO_STORAGE_POOL) {
 		return err
 	}
-	text, err := (&libvirtxml.StoragePool{Type: "dir", Name: name, Target: &libvirtxml.StoragePoolTarget{Path: dir}}).Marshal()
+	text, err := (&libvirtxml.StoragePool{Type: "dir", Name: name,
+		Target: &libvirtxml.StoragePoolTarget{Path: dir}}).Marshal()
 	if err != nil {
 		return fmt.Errorf("write the pool's XML: %w", err)
 	}

@@ -132,7 +132,8 @@ func (c *Conn) Start(ctx context.Context, definition *libvirtxml.Domain, paused 
 	})
 }
 
-// DiskSizes returns the sizes of a running guest's disks in bytes, by the name of their target. It omits drives without a medium.
+// DiskSizes returns the sizes of a running guest's disks in bytes, by the name of their target. It omits drives without
+// a medium.
 func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, error) {
 	ctx, end := c.startConversation(ctx)
 	defer end()
@@ -164,8 +165,8 @@ func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, e
 	return sizes, err
 }
 
-// GrowDisk grows a running guest's disk, by the name of its target: to a number of bytes, or with 0 to the size of its block
-// device. QEMU resizes the image that it has open, so no path is followed, and notifies the guest.
+// GrowDisk grows a running guest's disk, by the name of its target: to a number of bytes, or with 0 to the size of its
+// block device. QEMU resizes the image that it has open, so no path is followed, and notifies the guest.
 func (c *Conn) GrowDisk(ctx context.Context, name, target string, bytes uint64) error {
 	return c.call(ctx, queryTimeout, "grow the disk "+target, func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
@@ -199,8 +200,8 @@ func (c *Conn) DiskErrors(ctx context.Context, name string) (map[string]hypervis
 	return failed, err
 }
 
-// ResumeAfter resumes a guest that is paused for a reason, one of the Paused constants. It does nothing if the guest is paused for another
-// one.
+// ResumeAfter resumes a guest that is paused for a reason, one of the Paused constants. It does nothing if the guest is
+// paused for another one.
 func (c *Conn) ResumeAfter(ctx context.Context, name, reason string) error {
 	return c.call(ctx, queryTimeout, "resume the guest", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
@@ -213,8 +214,8 @@ func (c *Conn) ResumeAfter(ctx context.Context, name, reason string) error {
 	})
 }
 
-// Shutdown presses the guest's ACPI power button and returns at once. As in KubeVirt it does not use the guest agent: a guest
-// that ignores the button is destroyed after its grace period.
+// Shutdown presses the guest's ACPI power button and returns at once. As in KubeVirt it does not use the guest agent: a
+// guest that ignores the button is destroyed after its grace period.
 func (c *Conn) Shutdown(ctx context.Context, name string) error {
 	return c.call(ctx, queryTimeout, "shut the domain down", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
@@ -259,8 +260,8 @@ func stateOf(state libvirt.DomainState, reason int) (hypervisor.State, string) {
 	}
 }
 
-// pausedReason converts libvirt's reason. Only the reasons listed here as transient are: nothing ends a pause for a reason that a later
-// libvirt adds.
+// pausedReason converts libvirt's reason. Only the reasons listed here as transient are: nothing ends a pause for a
+// reason that a later libvirt adds.
 func pausedReason(reason libvirt.DomainPausedReason) string {
 	if known, ok := pausedReasons[reason]; ok {
 		return known

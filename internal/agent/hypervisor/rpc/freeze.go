@@ -27,16 +27,17 @@ const (
 	thawPause = 10 * time.Second
 )
 
-// Freeze freezes the guest's file systems until Thaw is called, or at most for limit unless that is zero. If they are frozen
-// already, the limit starts again. It succeeds for a guest without file systems that can be frozen, as in KubeVirt, and leaves no freeze.
-// When it returns, the persistent state of TPM and EFI is on its disk, too.
+// Freeze freezes the guest's file systems until Thaw is called, or at most for limit unless that is zero. If they are
+// frozen already, the limit starts again. It succeeds for a guest without file systems that can be frozen, as in
+// KubeVirt, and leaves no freeze. When it returns, the persistent state of TPM and EFI is on its disk, too.
 func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	// As long as nothing was sent that could freeze the guest, there is nothing to note: no thaw could end such a note without the agent.
+	// As long as nothing was sent that could freeze the guest, there is nothing to note: no thaw could end such a note
+	// without the agent.
 	frozen, err := c.Frozen(ctx, domain)
 	if err != nil {
 		return err
@@ -77,9 +78,10 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 	}
 }
 
-// Thaw thaws the guest's file systems after a freeze on a user's request. It does nothing if they are not frozen, because the
-// guest's hooks must not run twice. If the guest is frozen for a snapshot, too, only the note of the user's freeze is removed, and the
-// guest is thawed after the snapshot. Without such a note, it is thawed, and the snapshot is not consistent.
+// Thaw thaws the guest's file systems after a freeze on a user's request. It does nothing if they are not frozen,
+// because the guest's hooks must not run twice. If the guest is frozen for a snapshot, too, only the note of the user's
+// freeze is removed, and the guest is thawed after the snapshot. Without such a note, it is thawed, and the snapshot is
+// not consistent.
 func (c *Conn) Thaw(ctx context.Context, domain string) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
@@ -107,7 +109,8 @@ func (c *Conn) Thaw(ctx context.Context, domain string) error {
 	return c.recordFreeze(ctx, domain, nil)
 }
 
-// lockFreezes waits until no other freeze or thaw of the guest is in progress, and prevents them until release is called.
+// lockFreezes waits until no other freeze or thaw of the guest is in progress, and prevents them until release is
+// called.
 func (c *Conn) lockFreezes(ctx context.Context) (release func(), err error) {
 	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
@@ -136,7 +139,8 @@ func (c *Conn) recordFreeze(ctx context.Context, domain string, note *hypervisor
 	if note != nil {
 		text = note.Note()
 	}
-	return c.setMetadata(ctx, domain, "write the freeze to the domain's metadata", text, launcherpod.FreezePrefix, launcherpod.FreezeURI)
+	return c.setMetadata(ctx, domain, "write the freeze to the domain's metadata", text, launcherpod.FreezePrefix,
+		launcherpod.FreezeURI)
 }
 
 // PauseProbes writes to the running domain's metadata whether guestAgentPing probes are paused.
@@ -145,7 +149,8 @@ func (c *Conn) PauseProbes(ctx context.Context, domain string, paused bool) erro
 	if paused {
 		text = launcherpod.ProbesNote
 	}
-	return c.setMetadata(ctx, domain, "write to the domain's metadata whether probes are paused", text, launcherpod.ProbesPrefix, launcherpod.ProbesURI)
+	return c.setMetadata(ctx, domain, "write to the domain's metadata whether probes are paused", text,
+		launcherpod.ProbesPrefix, launcherpod.ProbesURI)
 }
 
 // setMetadata writes an element to the running domain's metadata; an empty one removes it.
@@ -175,8 +180,8 @@ func newThawer() thawer {
 	return thawer{lock: semaphore.NewWeighted(1), trigger: make(chan struct{}, 1)}
 }
 
-// KeepThaw schedules the thaw of a freeze. It runs in its own goroutine, so that a guest that does not respond does not block the
-// reconciler. Nil, and a freeze without a time, cancel it.
+// KeepThaw schedules the thaw of a freeze. It runs in its own goroutine, so that a guest that does not respond does not
+// block the reconciler. Nil, and a freeze without a time, cancel it.
 func (c *Conn) KeepThaw(domain string, freeze *hypervisor.Freeze) {
 	t := &c.thaw
 	t.mu.Lock()

@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
 )
 
-// A guest agent that connected before the freeze must not cause a check: the check could find the guest not frozen yet, and
-// remove the note of a freeze that is about to happen.
+// A guest agent that connected before the freeze must not cause a check: the check could find the guest not frozen yet,
+// and remove the note of a freeze that is about to happen.
 func TestFreezeIgnoresEarlierAgentConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -63,8 +63,9 @@ func TestFreezeAndThawWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A guest whose agent does not respond is not frozen, and a note of that freeze would stay as long as it does not. If the agent stops
-// responding to the freeze itself, the guest may still freeze: the note is written before, and again with a time that has passed.
+// A guest whose agent does not respond is not frozen, and a note of that freeze would stay as long as it does not. If
+// the agent stops responding to the freeze itself, the guest may still freeze: the note is written before, and again
+// with a time that has passed.
 func TestAFreezeIsNotedOnceItIsSent(t *testing.T) {
 	for name, tc := range map[string]struct{ responses, notes int32 }{
 		"no response to the status": {0, 0},

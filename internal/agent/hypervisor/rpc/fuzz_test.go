@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzGuestAgent checks that whatever a guest agent responds, the result is printable and limited, in number and in length.
+// FuzzGuestAgent checks that whatever a guest agent responds, the result is printable and limited, in number and in
+// length.
 func FuzzGuestAgent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, response []byte) {
 		expectText := func(texts ...string) {

@@ -29,8 +29,9 @@ const (
 	// jobWait is how long libvirtd lets a call wait for other calls to the same guest agent, such as a probe's.
 	// Source: libvirt src/conf/virdomainjob.c (VIR_JOB_WAIT_TIME).
 	jobWait = 30
-	// guestTimeout bounds calls to the guest agent over the shared connection. Each waits for other calls, and twice for the
-	// agent: for its presence and for the response. With less, a slow guest could cause the end of the connection at any time.
+	// guestTimeout bounds calls to the guest agent over the shared connection. Each waits for other calls, and twice for
+	// the agent: for its presence and for the response. With less, a slow guest could cause the end of the connection at
+	// any time.
 	guestTimeout = 3 * (jobWait + 2*agentTimeout) * time.Second
 	// guestAgentTimeout bounds all commands that are sent to the guest agent over one direct connection.
 	guestAgentTimeout = time.Minute
@@ -43,8 +44,8 @@ const (
 	maxGuestDisks       = 32
 	maxGuestCommands    = 512
 	maxAgentResponse    = 64 << 10
-	// MaxGuestInfo is the limit for the memory of a GuestInfo in bytes: names of 256 characters of four bytes, and addresses. It is
-	// exported for the same test as RelayBytes.
+	// MaxGuestInfo is the limit for the memory of a GuestInfo in bytes: names of 256 characters of four bytes, and
+	// addresses. It is exported for the same test as RelayBytes.
 	MaxGuestInfo = 10*1<<10 + maxGuestInterfaces*(2<<10+128+maxGuestAddresses*64)
 )
 
@@ -60,7 +61,9 @@ func (g guest) execute(ctx context.Context, command string, wait time.Duration) 
 }
 
 // executeWith sends a command with arguments, or nil for none.
-func (g guest) executeWith(ctx context.Context, command string, arguments map[string]any, wait time.Duration) ([]byte, error) {
+func (g guest) executeWith(
+	ctx context.Context, command string, arguments map[string]any, wait time.Duration,
+) ([]byte, error) {
 	text, err := json.Marshal(struct {
 		Execute   string         `json:"execute"`
 		Arguments map[string]any `json:"arguments,omitempty"`
@@ -74,7 +77,8 @@ func (g guest) executeWith(ctx context.Context, command string, arguments map[st
 	}
 	err = fromClient(command, err)
 	var refused *libvirtwire.Error
-	if errors.As(err, &refused) && !errors.Is(err, hypervisor.ErrGuestSilent) && !errors.Is(err, hypervisor.ErrNotRunning) {
+	if errors.As(err, &refused) && !errors.Is(err, hypervisor.ErrGuestSilent) &&
+		!errors.Is(err, hypervisor.ErrNotRunning) {
 		// All other errors are those of the agent, which libvirtd forwards.
 		err = fmt.Errorf("%w: %w", hypervisor.ErrGuestRefused, err)
 	}
@@ -90,16 +94,21 @@ func (g guest) get(ctx context.Context, command string, into any) error {
 	return parseResponse(response, into)
 }
 
-// converse runs a function with a direct connection to the guest agent: the guest determines the length of the responses, for
-// which other calls must not wait.
-func (c *Conn) converse(ctx context.Context, domain string, limit time.Duration, do func(context.Context, guest) error) error {
-	return c.within(ctx, limit, domain, "call the guest agent", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
-		return do(ctx, guest{client, d})
-	})
+// converse runs a function with a direct connection to the guest agent: the guest determines the length of the
+// responses, for which other calls must not wait.
+func (c *Conn) converse(
+	ctx context.Context, domain string, limit time.Duration, do func(context.Context, guest) error,
+) error {
+	return c.within(ctx, limit, domain, "call the guest agent",
+		func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
+			return do(ctx, guest{client, d})
+		})
 }
 
 // GuestInfo requests the operating system, the interfaces and the use of the guest from the guest agent.
-func (c *Conn) GuestInfo(ctx context.Context, domain string) (info *hypervisor.GuestInfo, usage *hypervisor.GuestUsage, err error) {
+func (c *Conn) GuestInfo(
+	ctx context.Context, domain string,
+) (info *hypervisor.GuestInfo, usage *hypervisor.GuestUsage, err error) {
 	err = c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) (err error) {
 		if info, err = g.info(ctx); err == nil {
 			usage = g.usage(ctx)
@@ -164,9 +173,10 @@ func parseOSInfo(response []byte) (hypervisor.GuestOS, error) {
 		return hypervisor.GuestOS{}, err
 	}
 	return hypervisor.GuestOS{
-		ID: hypervisor.Clean(r.ID), Name: hypervisor.Clean(r.Name), PrettyName: hypervisor.Clean(r.PrettyName), Version: hypervisor.Clean(r.Version),
-		VersionID: hypervisor.Clean(r.VersionID), KernelRelease: hypervisor.Clean(r.KernelRelease), KernelVersion: hypervisor.Clean(r.KernelVersion),
-		Machine: hypervisor.Clean(r.Machine),
+		ID: hypervisor.Clean(r.ID), Name: hypervisor.Clean(r.Name), PrettyName: hypervisor.Clean(r.PrettyName),
+		Version:   hypervisor.Clean(r.Version),
+		VersionID: hypervisor.Clean(r.VersionID), KernelRelease: hypervisor.Clean(r.KernelRelease),
+		KernelVersion: hypervisor.Clean(r.KernelVersion), Machine: hypervisor.Clean(r.Machine),
 	}, nil
 }
 
@@ -217,14 +227,14 @@ const (
 	firstGuestPoll = 5 * time.Second
 	// maxGuestPoll is the longest interval, as in KubeVirt's guest information poller.
 	maxGuestPoll = 2 * time.Minute
-	// guestPolls is how often the agent is polled without a delay after it connected, and guestPollPause the time between two
-	// polls beyond that: a guest decides how often its agent connects, and each poll needs a connection.
+	// guestPolls is how often the agent is polled without a delay after it connected, and guestPollPause the time between
+	// two polls beyond that: a guest decides how often its agent connects, and each poll needs a connection.
 	guestPolls     = 3
 	guestPollPause = 10 * time.Second
 )
 
-// guestPoller polls the guest agent, for whose reports libvirt has no events. It runs in its own goroutine, so that an agent that
-// does not respond does not block the reconciler.
+// guestPoller polls the guest agent, for whose reports libvirt has no events. It runs in its own goroutine, so that an
+// agent that does not respond does not block the reconciler.
 type guestPoller struct {
 	start   sync.Once
 	trigger chan struct{}
@@ -232,15 +242,15 @@ type guestPoller struct {
 	usage   atomic.Pointer[hypervisor.GuestUsage]
 }
 
-// Guest returns the guest agent's last report, or nil. After the first call the Conn polls the agent and calls the function given
-// to Watch when the report changes.
+// Guest returns the guest agent's last report, or nil. After the first call the Conn polls the agent and calls the
+// function given to Watch when the report changes.
 func (c *Conn) Guest(domain string) *hypervisor.GuestInfo {
 	c.guest.start.Do(func() { go c.pollGuest(domain) })
 	return c.guest.info.Load()
 }
 
-// guestConnected triggers a poll of the agent and sets the credentials again: after a reboot from another disk it may be the
-// agent of another operating system.
+// guestConnected triggers a poll of the agent and sets the credentials again: after a reboot from another disk it may
+// be the agent of another operating system.
 func (c *Conn) guestConnected() {
 	for _, c := range []chan struct{}{c.guest.trigger, c.credentials.trigger, c.thaw.trigger, c.clock.trigger} {
 		select {
@@ -265,7 +275,8 @@ func (c *Conn) pollGuest(domain string) {
 
 // poll polls until the connection is closed, and calls notify when the report changes.
 func (p *guestPoller) poll(done <-chan struct{}, request func() (*hypervisor.GuestInfo, error), notify func()) {
-	pauses, limit := limits.ExponentialBackoff(firstGuestPoll, maxGuestPoll), limits.NewTokenBucket(guestPolls, limits.ExponentialBackoff(guestPollPause, guestPollPause))
+	pauses, limit := limits.ExponentialBackoff(firstGuestPoll, maxGuestPoll),
+		limits.NewTokenBucket(guestPolls, limits.ExponentialBackoff(guestPollPause, guestPollPause))
 	for {
 		select {
 		case <-done:

@@ -82,7 +82,8 @@ func TestGuestInterfaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []hypervisor.GuestInterface{{Name: "enp1s0", MAC: "02:ab:00:00:00:01", IPs: []string{"10.0.2.2", "fd10:0:2::2"}}, {Name: "dummy"}}
+	want := []hypervisor.GuestInterface{{Name: "enp1s0", MAC: "02:ab:00:00:00:01",
+		IPs: []string{"10.0.2.2", "fd10:0:2::2"}}, {Name: "dummy"}}
 	if diff := cmp.Diff(want, got.Items); diff != "" {
 		t.Error(diff)
 	}
@@ -93,7 +94,8 @@ func TestUsersAndFilesystems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]hypervisor.GuestUser{{Name: "anna", LoginTime: 1700000000.5}, {Name: "bob", Domain: "corp", LoginTime: 1}}, users.Items); diff != "" {
+	if diff := cmp.Diff([]hypervisor.GuestUser{{Name: "anna", LoginTime: 1700000000.5},
+		{Name: "bob", Domain: "corp", LoginTime: 1}}, users.Items); diff != "" {
 		t.Error(diff)
 	}
 	filesystems, err := parseFilesystems([]byte(`{"return":[{"name":"vda1","mountpoint":"/","type":"ext4","used-bytes":5,"total-bytes":9007199254740993,
@@ -134,7 +136,8 @@ func TestListsOfAHostileGuestAreCapped(t *testing.T) {
 	}
 	filesystems, err := parseFilesystems([]byte(`{"return":[{"name":"` + long + `","mountpoint":"` + long + `","disk":` +
 		string(responseOf(`{}`, many)[len(`{"return":`):]) + `]}`))
-	if err != nil || len(filesystems.Items) != 1 || len(filesystems.Items[0].Disks) != maxGuestDisks || len(filesystems.Items[0].Mountpoint) != maxStatusText {
+	if err != nil || len(filesystems.Items) != 1 || len(filesystems.Items[0].Disks) != maxGuestDisks ||
+		len(filesystems.Items[0].Mountpoint) != maxStatusText {
 		t.Errorf("%.500v (%v)", filesystems, err)
 	}
 }
@@ -197,7 +200,8 @@ func TestPollWhenAgentConnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &guestPoller{trigger: make(chan struct{}, 1)}
 		done, notified, name := make(chan struct{}), 0, "a"
-		go p.poll(done, func() (*hypervisor.GuestInfo, error) { return &hypervisor.GuestInfo{Hostname: name}, nil }, func() { notified++ })
+		go p.poll(done, func() (*hypervisor.GuestInfo, error) { return &hypervisor.GuestInfo{Hostname: name}, nil },
+			func() { notified++ })
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		name = "b"

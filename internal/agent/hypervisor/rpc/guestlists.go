@@ -39,13 +39,16 @@ func parseUsers(response []byte) (hypervisor.List[hypervisor.GuestUser], error) 
 	}](response, maxGuestUsers)
 	out := hypervisor.List[hypervisor.GuestUser]{Omitted: list.Omitted}
 	for _, u := range list.Items {
-		out.Items = append(out.Items, hypervisor.GuestUser{Name: hypervisor.Clean(u.User), Domain: hypervisor.Clean(u.Domain), LoginTime: u.LoginTime})
+		out.Items = append(out.Items,
+			hypervisor.GuestUser{Name: hypervisor.Clean(u.User), Domain: hypervisor.Clean(u.Domain), LoginTime: u.LoginTime})
 	}
 	return out, err
 }
 
 // GuestFilesystems requests the mounted file systems.
-func (c *Conn) GuestFilesystems(ctx context.Context, domain string) (list hypervisor.List[hypervisor.GuestFilesystem], err error) {
+func (c *Conn) GuestFilesystems(
+	ctx context.Context, domain string,
+) (list hypervisor.List[hypervisor.GuestFilesystem], err error) {
 	err = c.converse(ctx, domain, guestAgentTimeout, func(ctx context.Context, g guest) error {
 		list, err = g.filesystems(ctx)
 		return err
@@ -61,7 +64,8 @@ func (g guest) filesystems(ctx context.Context) (hypervisor.List[hypervisor.Gues
 	return parseFilesystems(response)
 }
 
-// parseFilesystems decodes the response to guest-get-fsinfo. Source: as above, GuestFilesystemInfo and GuestDiskAddress.
+// parseFilesystems decodes the response to guest-get-fsinfo. Source: as above, GuestFilesystemInfo and
+// GuestDiskAddress.
 func parseFilesystems(response []byte) (hypervisor.List[hypervisor.GuestFilesystem], error) {
 	list, err := parseList[struct {
 		Name       string          `json:"name"`
@@ -84,10 +88,12 @@ func parseFilesystems(response []byte) (hypervisor.List[hypervisor.GuestFilesyst
 			return out, err
 		}
 		filesystem := hypervisor.GuestFilesystem{
-			Name: hypervisor.Clean(f.Name), Mountpoint: hypervisor.Clean(f.Mountpoint), Type: hypervisor.Clean(f.Type), UsedBytes: f.Used, TotalBytes: f.Total,
+			Name: hypervisor.Clean(f.Name), Mountpoint: hypervisor.Clean(f.Mountpoint), Type: hypervisor.Clean(f.Type),
+			UsedBytes: f.Used, TotalBytes: f.Total,
 		}
 		for _, d := range disks {
-			filesystem.Disks = append(filesystem.Disks, hypervisor.GuestDisk{Serial: hypervisor.Clean(d.Serial), Bus: hypervisor.Clean(d.Bus)})
+			filesystem.Disks = append(filesystem.Disks,
+				hypervisor.GuestDisk{Serial: hypervisor.Clean(d.Serial), Bus: hypervisor.Clean(d.Bus)})
 		}
 		out.Items = append(out.Items, filesystem)
 	}

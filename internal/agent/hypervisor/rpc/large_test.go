@@ -31,7 +31,8 @@ func TestOnlyExpectedCallHasLargeResponse(t *testing.T) {
 	// Its memory is missing in the budget of the namespace.
 	waiting, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := responses.Acquire(waiting, "ns", hypervisor.ResponseBudgetPerNamespace); !errors.Is(err, context.Canceled) {
+	if _, err := responses.Acquire(waiting, "ns", hypervisor.ResponseBudgetPerNamespace); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("the response reserved no memory: %v", err)
 	}
 	pass(t, client, launcher, message(procLookup, typeCall, lookupSerial, 40))

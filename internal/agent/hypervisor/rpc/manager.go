@@ -125,7 +125,8 @@ func (m *Manager) session(pod hypervisor.PodRef) *session {
 	s, ok := m.sessions[pod.UID]
 	if !ok {
 		ctx, cancel := context.WithCancel(m.ctx)
-		s = &session{manager: m, pod: pod, cancel: cancel, ended: ctx.Done(), err: hypervisor.ErrConnecting, changed: make(chan struct{})}
+		s = &session{manager: m, pod: pod, cancel: cancel, ended: ctx.Done(), err: hypervisor.ErrConnecting,
+			changed: make(chan struct{})}
 		m.sessions[pod.UID] = s
 		wait := spread(m.options.FirstConnections, time.Since(m.started), rand.N)
 		m.wg.Go(func() {
@@ -363,12 +364,13 @@ const (
 	maxBackoff   = 30 * time.Second
 	// steady is how long a connection must have lasted for the backoff to be reset.
 	steady = time.Minute
-	// firstQuarantine and maxQuarantine are the delays after a call without a response. Each attempt uses a thread until it times
-	// out, so the delays grow until even attempts with the longest timeout, of three minutes, take less time than the delays.
+	// firstQuarantine and maxQuarantine are the delays after a call without a response. Each attempt uses a thread until
+	// it times out, so the delays grow until even attempts with the longest timeout, of three minutes, take less time than
+	// the delays.
 	firstQuarantine = 5 * time.Second
 	maxQuarantine   = 5 * time.Minute
-	// recently is how long a launcher's response, or its absence, counts when the agent decides whether the node is slow: guest
-	// agents are polled at least that often.
+	// recently is how long a launcher's response, or its absence, counts when the agent decides whether the node is slow:
+	// guest agents are polled at least that often.
 	recently = maxGuestPoll
 )
 
@@ -380,7 +382,8 @@ type backoff struct {
 }
 
 func newBackoff() backoff {
-	return backoff{failures: limits.ExponentialBackoff(firstBackoff, maxBackoff), silences: limits.ExponentialBackoff(firstQuarantine, maxQuarantine)}
+	return backoff{failures: limits.ExponentialBackoff(firstBackoff, maxBackoff),
+		silences: limits.ExponentialBackoff(firstQuarantine, maxQuarantine)}
 }
 
 // failed returns the delay after a failed attempt to connect.
@@ -391,8 +394,9 @@ func (b *backoff) failed(err error, slowNode bool) time.Duration {
 	return b.failures.Step()
 }
 
-// lost returns the delay after a connection that ended. One that lasted is replaced at once: libvirtd was restarted, or the node
-// was suspended. A connection that was closed early is not, because repeated connections cost the agent more than its launcher.
+// lost returns the delay after a connection that ended. One that lasted is replaced at once: libvirtd was restarted, or
+// the node was suspended. A connection that was closed early is not, because repeated connections cost the agent more
+// than its launcher.
 func (b *backoff) lost(err error, lived time.Duration, slowNode bool) time.Duration {
 	if lived > max(steady, b.silences.Duration) {
 		*b = newBackoff()
@@ -407,8 +411,8 @@ func (b *backoff) lost(err error, lived time.Duration, slowNode bool) time.Durat
 	return b.failures.Step()
 }
 
-// quarantine returns the delay after a call without a response. It does not grow if the node is slow, which is not the launcher's
-// fault.
+// quarantine returns the delay after a call without a response. It does not grow if the node is slow, which is not the
+// launcher's fault.
 func (b *backoff) quarantine(slowNode bool) time.Duration {
 	if slowNode {
 		return b.silences.Duration

@@ -35,7 +35,8 @@ func TestWaitConnected(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := &Manager{notify: func(types.NamespacedName) {}, sessions: map[types.UID]*session{}}
 				ended, end := context.WithCancel(t.Context())
-				s := &session{manager: m, pod: pod, cancel: end, ended: ended.Done(), err: hypervisor.ErrConnecting, changed: make(chan struct{})}
+				s := &session{manager: m, pod: pod, cancel: end, ended: ended.Done(), err: hypervisor.ErrConnecting,
+					changed: make(chan struct{})}
 				m.sessions[pod.UID] = s
 				if _, err := m.Connect(pod); !errors.Is(err, hypervisor.ErrConnecting) {
 					t.Fatalf("Conn waits or fails: %v", err)

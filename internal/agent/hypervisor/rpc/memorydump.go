@@ -23,8 +23,8 @@ const (
 	dumpRefusal = 2 * time.Second
 )
 
-// BeginMemoryDump removes earlier memory dumps from a directory of the Pod and begins to write the guest's memory to a file there. It does
-// not wait until that is done; MemoryDump returns how far it is.
+// BeginMemoryDump removes earlier memory dumps from a directory of the Pod and begins to write the guest's memory to a
+// file there. It does not wait until that is done; MemoryDump returns how far it is.
 func (c *Conn) BeginMemoryDump(ctx context.Context, domain, dir, file string) error {
 	err := c.inDumpDirectory(ctx, dir, "remove earlier memory dumps from "+dir, func(pool *libvirt.StoragePool) error {
 		volumes, err := pool.ListAllStorageVolumes(0)
@@ -88,7 +88,8 @@ func (c *Conn) MemoryDump(ctx context.Context, domain, dir, file string) (hyperv
 	return state, err
 }
 
-// inDumpDirectory calls a function with a pool of a directory, which ends afterwards: the directory is mounted only for the dump.
+// inDumpDirectory calls a function with a pool of a directory, which ends afterwards: the directory is mounted only for
+// the dump.
 func (c *Conn) inDumpDirectory(ctx context.Context, dir, what string, do func(*libvirt.StoragePool) error) error {
 	ctx, end := c.startConversation(ctx)
 	defer end()

@@ -33,8 +33,8 @@ func (c *Conn) LiveXML(ctx context.Context, domain string) (*libvirtxml.Domain, 
 	return readDomain(ctx, text)
 }
 
-// SourceState returns the state of a migration's source. It reads the job first: without a job, no request of an earlier process can
-// change the state that is read after it.
+// SourceState returns the state of a migration's source. It reads the job first: without a job, no request of an
+// earlier process can change the state that is read after it.
 func (c *Conn) SourceState(ctx context.Context, domain string) (hypervisor.SourceState, error) {
 	var found hypervisor.SourceState
 	err := c.call(ctx, queryTimeout, "read the state of the source's guest", func(l *libvirt.Connect) error {
@@ -75,8 +75,8 @@ func sourceState(state libvirt.DomainState, reason int) protocol.SourceDomain {
 			return protocol.SourceMigrated
 		}
 	}
-	// The source has the guest, and may run it. That also applies to one that a user paused, that QEMU stopped, or that libvirt could not
-	// resume after a migration.
+	// The source has the guest, and may run it. That also applies to one that a user paused, that QEMU stopped, or that
+	// libvirt could not resume after a migration.
 	return protocol.SourceRunning
 }
 
@@ -99,9 +99,10 @@ func (c *Conn) TargetState(ctx context.Context, domain string) (protocol.TargetD
 	return found, err
 }
 
-// targetState translates libvirt's state and its reason. Once libvirt reports the guest as paused by a user, it keeps the guest even
-// if the connection that prepared it ends. A state counts as running only if the guest must have run to be in it. Shutting down is no
-// such state: libvirt also reports it for a QEMU that is ended while it receives the guest.
+// targetState translates libvirt's state and its reason. Once libvirt reports the guest as paused by a user, it keeps
+// the guest even if the connection that prepared it ends. A state counts as running only if the guest must have run to
+// be in it. Shutting down is no such state: libvirt also reports it for a QEMU that is ended while it receives the
+// guest.
 func targetState(state libvirt.DomainState, reason int) protocol.TargetDomain {
 	switch state {
 	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_PMSUSPENDED:
@@ -110,7 +111,8 @@ func targetState(state libvirt.DomainState, reason int) protocol.TargetDomain {
 		switch libvirt.DomainPausedReason(reason) {
 		case libvirt.DOMAIN_PAUSED_USER:
 			return protocol.TargetComplete
-		case libvirt.DOMAIN_PAUSED_IOERROR, libvirt.DOMAIN_PAUSED_WATCHDOG, libvirt.DOMAIN_PAUSED_CRASHED, libvirt.DOMAIN_PAUSED_SAVE,
+		case libvirt.DOMAIN_PAUSED_IOERROR, libvirt.DOMAIN_PAUSED_WATCHDOG, libvirt.DOMAIN_PAUSED_CRASHED,
+			libvirt.DOMAIN_PAUSED_SAVE,
 			libvirt.DOMAIN_PAUSED_DUMP, libvirt.DOMAIN_PAUSED_SNAPSHOT, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED:
 			return protocol.TargetRunning
 		case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
@@ -123,7 +125,8 @@ func targetState(state libvirt.DomainState, reason int) protocol.TargetDomain {
 	}
 }
 
-// ResumedSince is when libvirt last reported that the guest was resumed. It is zero if that was before this connection was made.
+// ResumedSince is when libvirt last reported that the guest was resumed. It is zero if that was before this connection
+// was made.
 func (c *Conn) ResumedSince() time.Time {
 	if at := c.resumed.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -131,7 +134,8 @@ func (c *Conn) ResumedSince() time.Time {
 	return time.Time{}
 }
 
-// ResumeSource resumes a guest that was suspended for a migration. It fails with ErrNotRunning while libvirt has a migration job.
+// ResumeSource resumes a guest that was suspended for a migration. It fails with ErrNotRunning while libvirt has a
+// migration job.
 func (c *Conn) ResumeSource(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "resume the source's guest", func(d *libvirt.Domain) error {
 		info, err := jobOf(d)
@@ -170,7 +174,8 @@ func (c *Conn) TransferProgress(ctx context.Context, domain string) (*hypervisor
 		}
 		progress = progressOf(info)
 		state, reason, err := d.GetState()
-		progress.PostCopy = state == libvirt.DOMAIN_PAUSED && libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_POSTCOPY
+		progress.PostCopy = state == libvirt.DOMAIN_PAUSED &&
+			libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_POSTCOPY
 		return err
 	})
 	return progress, err
@@ -201,7 +206,8 @@ func progressOf(info *libvirt.DomainJobInfo) *hypervisor.TransferProgress {
 		Disk: hypervisor.TransferAmount{
 			Total: info.DiskTotal, Processed: info.DiskProcessed, Remaining: info.DiskRemaining, BytesPerSecond: info.DiskBps,
 		},
-		DirtyBytesPerSecond: info.MemDirtyRate * info.MemPageSize, Iteration: info.MemIteration, Throttle: info.AutoConvergeThrottle,
+		DirtyBytesPerSecond: info.MemDirtyRate * info.MemPageSize, Iteration: info.MemIteration,
+		Throttle: info.AutoConvergeThrottle,
 	}
 }
 
@@ -230,7 +236,8 @@ func (c *Conn) CancelTransfer(ctx context.Context, domain string) error {
 func (c *Conn) StartPostCopy(ctx context.Context, domain string) error {
 	// First: the call may fail although libvirt starts the post-copy.
 	c.postCopy.Store(true)
-	return c.onDomain(ctx, domain, "begin the post-copy", func(d *libvirt.Domain) error { return d.MigrateStartPostCopy(0) })
+	return c.onDomain(ctx, domain, "begin the post-copy",
+		func(d *libvirt.Domain) error { return d.MigrateStartPostCopy(0) })
 }
 
 // SetMaxDowntime sets how long the guest may be paused at the end of the transfer.
@@ -246,10 +253,12 @@ func (c *Conn) SetTransferBandwidth(ctx context.Context, domain string, bytesPer
 	if bytesPerSecond > 0 {
 		limit = mebibytes(bytesPerSecond)
 	}
-	return c.onDomain(ctx, domain, "limit the bandwidth", func(d *libvirt.Domain) error { return d.MigrateSetMaxSpeed(limit, 0) })
+	return c.onDomain(ctx, domain, "limit the bandwidth",
+		func(d *libvirt.Domain) error { return d.MigrateSetMaxSpeed(limit, 0) })
 }
 
-// unlimited is the highest bandwidth that libvirt accepts, in MiB/s (QEMU_DOMAIN_MIG_BANDWIDTH_MAX, src/qemu/qemu_domain.h).
+// unlimited is the highest bandwidth that libvirt accepts, in MiB/s (QEMU_DOMAIN_MIG_BANDWIDTH_MAX,
+// src/qemu/qemu_domain.h).
 const unlimited = uint64(1<<63-1) / mebibyte
 
 // keyMode allows only libvirtd and QEMU to read a key.
@@ -272,8 +281,8 @@ func tlsFiles(files qemutls.Files) []file {
 	return []file{{"ca-cert.pem", files.CA}, {"client-cert.pem", files.Certificate}, {"client-key.pem", files.Key}}
 }
 
-// PutMigrationTLS writes the certificates of a migration for the Pod's QEMU, in place of any others. libvirtd writes them: the
-// agent opens no path that the Pod controls.
+// PutMigrationTLS writes the certificates of a migration for the Pod's QEMU, in place of any others. libvirtd writes
+// them: the agent opens no path that the Pod controls.
 func (c *Conn) PutMigrationTLS(ctx context.Context, files qemutls.Files) error {
 	if err := c.RemoveMigrationTLS(ctx); err != nil {
 		return err

@@ -74,23 +74,29 @@ func TestPausedReason(t *testing.T) {
 	for reason, want := range map[libvirt.DomainPausedReason]string{
 		libvirt.DOMAIN_PAUSED_USER: hypervisor.PausedByUser, libvirt.DOMAIN_PAUSED_IOERROR: hypervisor.PausedIOError,
 		libvirt.DOMAIN_PAUSED_WATCHDOG: hypervisor.PausedWatchdog, libvirt.DOMAIN_PAUSED_CRASHED: hypervisor.PausedCrashed,
-		libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED: hypervisor.PausedPostcopyFailed, libvirt.DOMAIN_PAUSED_API_ERROR: hypervisor.PausedAPIError,
-		libvirt.DOMAIN_PAUSED_UNKNOWN: hypervisor.PausedUnknown, 1000: hypervisor.PausedUnknown, -1: hypervisor.PausedUnknown,
+		libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED: hypervisor.PausedPostcopyFailed,
+		libvirt.DOMAIN_PAUSED_API_ERROR:       hypervisor.PausedAPIError,
+		libvirt.DOMAIN_PAUSED_UNKNOWN:         hypervisor.PausedUnknown, 1000: hypervisor.PausedUnknown,
+		-1:                                hypervisor.PausedUnknown,
 		libvirt.DOMAIN_PAUSED_STARTING_UP: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_SAVE: hypervisor.PausedByLibvirt,
 		libvirt.DOMAIN_PAUSED_DUMP: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_SNAPSHOT: hypervisor.PausedByLibvirt,
-		libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_MIGRATION: hypervisor.PausedByLibvirt,
-		libvirt.DOMAIN_PAUSED_POSTCOPY: hypervisor.PausedByLibvirt, libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT: hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_MIGRATION:     hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_POSTCOPY:      hypervisor.PausedByLibvirt,
+		libvirt.DOMAIN_PAUSED_SHUTTING_DOWN: hypervisor.PausedByLibvirt,
 	} {
 		if state, got := stateOf(libvirt.DOMAIN_PAUSED, int(reason)); state != hypervisor.StatePaused || got != want {
 			t.Errorf("reason %d: got %s %q, want %q", reason, state, got, want)
 		}
 	}
 	// The guest of the target of a failed post-copy, which libvirt reports as running.
-	if state, got := stateOf(libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_POSTCOPY_FAILED)); state != hypervisor.StatePaused ||
+	if state, got := stateOf(libvirt.DOMAIN_RUNNING,
+		int(libvirt.DOMAIN_RUNNING_POSTCOPY_FAILED)); state != hypervisor.StatePaused ||
 		got != hypervisor.PausedPostcopyFailed {
 		t.Errorf("failed post-copy: got %s %q", state, got)
 	}
-	if state, got := stateOf(libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_POSTCOPY)); state != hypervisor.StateRunning || got != "" {
+	if state, got := stateOf(libvirt.DOMAIN_RUNNING,
+		int(libvirt.DOMAIN_RUNNING_POSTCOPY)); state != hypervisor.StateRunning || got != "" {
 		t.Errorf("post-copy: got %s %q", state, got)
 	}
 }
@@ -101,7 +107,8 @@ func TestTransferFlags(t *testing.T) {
 		t.Errorf("got %#x", got)
 	}
 	all := transfer{TransferRequest: hypervisor.TransferRequest{
-		CopyDisks: []string{"vda"}, TLSName: "x", AutoConverge: true, PostCopy: true, Parallel: 2, Compression: "zstd", Unsafe: true,
+		CopyDisks: []string{"vda"}, TLSName: "x", AutoConverge: true, PostCopy: true, Parallel: 2, Compression: "zstd",
+		Unsafe: true,
 	}}
 	want := libvirtwire.MigrateLive | libvirtwire.MigratePersist | libvirtwire.MigrateCopyDisks | libvirtwire.MigrateTLS |
 		libvirtwire.MigrateAutoConverge | libvirtwire.MigratePostCopy | libvirtwire.MigrateParallel | libvirtwire.MigrateCompressed | libvirtwire.MigrateUnsafe

@@ -30,8 +30,8 @@ func (c *Conn) Pause(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "pause the guest", (*libvirt.Domain).Suspend)
 }
 
-// Unpause resumes the guest's CPUs. It does nothing if the guest runs, and fails with ErrNotRunning while a migration has it paused: the
-// other side may run it.
+// Unpause resumes the guest's CPUs. It does nothing if the guest runs, and fails with ErrNotRunning while a migration
+// has it paused: the other side may run it.
 func (c *Conn) Unpause(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "unpause the guest", func(d *libvirt.Domain) error {
 		state, reason, err := d.GetState()
@@ -90,19 +90,20 @@ func fromGuest(err error) error {
 	}
 }
 
-// Screenshot calls a function with an image of the guest's screen and its MIME type. The stream comes from the launcher: it may
-// not be an image, and it may not end.
+// Screenshot calls a function with an image of the guest's screen and its MIME type. The stream comes from the
+// launcher: it may not be an image, and it may not end.
 func (c *Conn) Screenshot(ctx context.Context, domain string, take func(mime string, image io.Reader) error) error {
-	return c.within(ctx, queryTimeout, domain, "take a screenshot", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
-		stream, mime, err := client.Screenshot(ctx, d)
-		if err != nil {
-			return err
-		}
-		// This closes the connection to a launcher that sends too slowly.
-		stop := context.AfterFunc(ctx, client.Close)
-		defer stop()
-		return take(hypervisor.Clean(mime), stream)
-	})
+	return c.within(ctx, queryTimeout, domain, "take a screenshot",
+		func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
+			stream, mime, err := client.Screenshot(ctx, d)
+			if err != nil {
+				return err
+			}
+			// This closes the connection to a launcher that sends too slowly.
+			stop := context.AfterFunc(ctx, client.Close)
+			defer stop()
+			return take(hypervisor.Clean(mime), stream)
+		})
 }
 
 // OpenGraphics connects a new client to QEMU's VNC server and returns the connection.
@@ -116,9 +117,10 @@ func (c *Conn) OpenGraphics(ctx context.Context, domain string) (net.Conn, error
 		return nil, err
 	}
 	defer func() { _ = remote.Close() }()
-	err = c.within(ctx, openTimeout, domain, "open the screen", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
-		return client.OpenGraphics(ctx, d, remote, libvirtwire.GraphicsSkipAuth)
-	})
+	err = c.within(ctx, openTimeout, domain, "open the screen",
+		func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
+			return client.OpenGraphics(ctx, d, remote, libvirtwire.GraphicsSkipAuth)
+		})
 	if err != nil {
 		_ = local.Close()
 		return nil, err
@@ -149,14 +151,14 @@ const (
 	clockTimeout = time.Minute
 	// firstClockPause is the delay after the first attempt, and maxClockPause the longest.
 	firstClockPause, maxClockPause = time.Second, 15 * time.Second
-	// clockTries is how often the clock is set without a delay after the guest agent connected or the guest was resumed, and
-	// clockTryPause the time between two attempts beyond that: a guest decides how often its agent connects.
+	// clockTries is how often the clock is set without a delay after the guest agent connected or the guest was resumed,
+	// and clockTryPause the time between two attempts beyond that: a guest decides how often its agent connects.
 	clockTries    = 3
 	clockTryPause = 5 * time.Second
 )
 
-// clockSetter sets the clock of a guest that was paused or migrated. It runs in its own goroutine, so that a guest agent that
-// does not respond does not block the reconciler.
+// clockSetter sets the clock of a guest that was paused or migrated. It runs in its own goroutine, so that a guest
+// agent that does not respond does not block the reconciler.
 type clockSetter struct {
 	time clock.PassiveClock
 	// trigger starts the next attempt at once, when the guest agent connects or the guest is resumed again.
@@ -172,10 +174,11 @@ func newClockSetter(time clock.PassiveClock) clockSetter {
 	return clockSetter{time: time, trigger: make(chan struct{}, 1)}
 }
 
-// guestResumed sets the clock of a resumed guest, which is behind by the time for which the guest was paused: NTP in the guest
-// may not correct that much. The clock of a guest without an agent is not set.
+// guestResumed sets the clock of a resumed guest, which is behind by the time for which the guest was paused: NTP in
+// the guest may not correct that much. The clock of a guest without an agent is not set.
 func (c *Conn) guestResumed(domain string) {
-	c.clock.resumed(c.Done(), func() error { return c.setClock(domain) }, log.Log.WithName("hypervisor").WithValues("vmi", c.pod.VMI))
+	c.clock.resumed(c.Done(), func() error { return c.setClock(domain) },
+		log.Log.WithName("hypervisor").WithValues("vmi", c.pod.VMI))
 }
 
 // resumed starts to set the clock, or starts again.
@@ -196,7 +199,8 @@ func (s *clockSetter) resumed(done <-chan struct{}, set func() error, logger log
 
 // keep tries until the clock is set, the guest agent has not responded for clockTimeout, or the connection is closed.
 func (s *clockSetter) keep(done <-chan struct{}, set func() error, logger logr.Logger) {
-	pauses, limit := limits.ExponentialBackoff(firstClockPause, maxClockPause), limits.NewTokenBucket(clockTries, limits.ExponentialBackoff(clockTryPause, clockTryPause))
+	pauses, limit := limits.ExponentialBackoff(firstClockPause, maxClockPause),
+		limits.NewTokenBucket(clockTries, limits.ExponentialBackoff(clockTryPause, clockTryPause))
 	for {
 		select {
 		case <-done:

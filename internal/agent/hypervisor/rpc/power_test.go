@@ -28,7 +28,8 @@ type guestClock struct {
 func newGuestClock(t *testing.T) *guestClock {
 	t.Helper()
 	now := clocktesting.NewFakePassiveClock(time.Now())
-	g := &guestClock{setter: newClockSetter(now), time: now, done: make(chan struct{}), agent: fmt.Errorf("set the clock: %w", hypervisor.ErrGuestSilent)}
+	g := &guestClock{setter: newClockSetter(now), time: now, done: make(chan struct{}),
+		agent: fmt.Errorf("set the clock: %w", hypervisor.ErrGuestSilent)}
 	t.Cleanup(func() { close(g.done) })
 	return g
 }

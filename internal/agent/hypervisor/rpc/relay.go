@@ -24,18 +24,18 @@ const (
 	// MaxMessage is the limit for a message from a launcher in bytes. libvirt allows 32 MiB; the largest regular response,
 	// a domain's XML, has less than 100 KiB.
 	MaxMessage = 1 << 20
-	// bytesPerSecond and burstBytes limit what the agent reads from a launcher, messagesPerSecond and burstMessages the messages
-	// that are not responses. A launcher that sends more is throttled, which affects no other launcher.
+	// bytesPerSecond and burstBytes limit what the agent reads from a launcher, messagesPerSecond and burstMessages the
+	// messages that are not responses. A launcher that sends more is throttled, which affects no other launcher.
 	bytesPerSecond    = 4 << 20
 	burstBytes        = 8 << 20
 	messagesPerSecond = 200
 	burstMessages     = 400
-	// BurstEvents is how many events the agent handles without a delay. A start or a migration has fewer than ten. Further events
-	// are dropped, and the agent reconciles once after eventInterval, when the next one is allowed.
+	// BurstEvents is how many events the agent handles without a delay. A start or a migration has fewer than ten. Further
+	// events are dropped, and the agent reconciles once after eventInterval, when the next one is allowed.
 	BurstEvents   = 20
 	eventInterval = 2 * time.Second
-	// RelayBytes is the size of a relay's buffers, one for each direction. It is exported for the test in cmd/virt-handler/agent that
-	// adds up the memory that launchers can make an agent use.
+	// RelayBytes is the size of a relay's buffers, one for each direction. It is exported for the test in
+	// cmd/virt-handler/agent that adds up the memory that launchers can make an agent use.
 	RelayBytes = 2 * libvirtwire.BufferBytes
 	// largeResponseTimeout is how long a launcher may take to send a large response after its header.
 	largeResponseTimeout = 10 * time.Second
@@ -44,8 +44,9 @@ const (
 // errMessage is the cause of the end of a connection to a launcher that sends messages that are too long.
 var errMessage = errors.New("the launcher's libvirtd sent a message of a length that is not allowed")
 
-// relay is a socket of the agent that libvirt's client connects to. It forwards the client's calls to the verified connection
-// with the launcher, and their responses and events back. After it is closed by cut, every call of the client returns.
+// relay is a socket of the agent that libvirt's client connects to. It forwards the client's calls to the verified
+// connection with the launcher, and their responses and events back. After it is closed by cut, every call of the
+// client returns.
 type relay struct {
 	path     string
 	listener *net.UnixListener
@@ -86,8 +87,9 @@ func newRelay(dir string, launcher *net.UnixConn, missed func()) (*relay, error)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &relay{
-		path: path, listener: listener, launcher: launcher, session: libvirtwire.NewSession(), missed: missed, ctx: ctx, cancel: cancel,
-		bytes: rate.NewLimiter(bytesPerSecond, burstBytes), messages: rate.NewLimiter(messagesPerSecond, burstMessages),
+		path: path, listener: listener, launcher: launcher, session: libvirtwire.NewSession(), missed: missed, ctx: ctx,
+		cancel: cancel,
+		bytes:  rate.NewLimiter(bytesPerSecond, burstBytes), messages: rate.NewLimiter(messagesPerSecond, burstMessages),
 		events: rate.NewLimiter(rate.Every(eventInterval), BurstEvents),
 	}
 	go r.serve()
@@ -167,8 +169,8 @@ func (r *relay) done() <-chan struct{} { return r.ctx.Done() }
 // err returns why the relay was closed. It is set when done is closed.
 func (r *relay) err() error { return context.Cause(r.ctx) }
 
-// Tunnel connects to the libvirtd of a Pod for another agent, after checking that it is the Pod's. The caller closes the
-// connection, and limits what is sent over it.
+// Tunnel connects to the libvirtd of a Pod for another agent, after checking that it is the Pod's. The caller closes
+// the connection, and limits what is sent over it.
 func (m *Manager) Tunnel(ctx context.Context, pod hypervisor.PodRef) (net.Conn, error) {
 	launcher, err := dialLauncher(ctx, m.options, pod.UID, false)
 	if err != nil {

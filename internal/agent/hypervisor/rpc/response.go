@@ -16,8 +16,9 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
-// The guest determines the length of a guest agent's response, up to libvirt's 4 MiB, and a few bytes of JSON can become a large
-// value in Go. So lists are decoded entry by entry, and entries beyond the limit are counted and dropped.
+// The guest determines the length of a guest agent's response, up to libvirt's 4 MiB, and a few bytes of JSON can
+// become a large value in Go. So lists are decoded entry by entry, and entries beyond the limit are counted and
+// dropped.
 
 // errResponse means that a response does not have the form that the command defines.
 var errResponse = errors.New("the guest agent's response is not valid for the command")
@@ -102,8 +103,8 @@ type nothing struct{}
 // UnmarshalJSON discards the value.
 func (*nothing) UnmarshalJSON([]byte) error { return nil }
 
-// largeResponse admits one large response at a time to the C library. The library keeps it outside of Go's heap, and the relay
-// cannot find out to which call it belongs, so only one call at a time may have such a response.
+// largeResponse admits one large response at a time to the C library. The library keeps it outside of Go's heap, and
+// the relay cannot find out to which call it belongs, so only one call at a time may have such a response.
 type largeResponse struct {
 	// calls is held during a call that may have a large response.
 	calls sync.Mutex
@@ -161,12 +162,13 @@ func (l *largeResponse) admit(r *relay) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.late = time.AfterFunc(largeResponseTimeout, func() { r.cut(fmt.Errorf("%w: a response was not received completely", errSilent)) })
+	l.late = time.AfterFunc(largeResponseTimeout,
+		func() { r.cut(fmt.Errorf("%w: a response was not received completely", errSilent)) })
 	return nil
 }
 
-// largeLimits returns the limits of a direct connection. Its responses belong to the conversation of the context, which may last
-// longer than the context. Without one, all responses must be small.
+// largeLimits returns the limits of a direct connection. Its responses belong to the conversation of the context, which
+// may last longer than the context. Without one, all responses must be small.
 func largeLimits(ctx context.Context) libvirtwire.Large {
 	return libvirtwire.Large{Above: hypervisor.SmallResponse, Timeout: largeResponseTimeout, Admit: func() error {
 		if !hypervisor.InConversation(ctx) {

@@ -18,8 +18,8 @@ import (
 // windowsID is what a guest agent reports as the ID of Windows. Source: QEMU qga/qapi-schema.json, GuestOSInfo.
 const windowsID = "mswindows"
 
-// SnapshotFreeze returns the record of a snapshot's freeze in the running domain's metadata, or nil. If only the record cannot be
-// read, the error is hypervisor.ErrFreezeRecord.
+// SnapshotFreeze returns the record of a snapshot's freeze in the running domain's metadata, or nil. If only the record
+// cannot be read, the error is hypervisor.ErrFreezeRecord.
 func (c *Conn) SnapshotFreeze(ctx context.Context, domain string) (*freeze.Record, error) {
 	var record *freeze.Record
 	var invalid error
@@ -27,8 +27,8 @@ func (c *Conn) SnapshotFreeze(ctx context.Context, domain string) (*freeze.Recor
 	return record, cmp.Or(err, invalid)
 }
 
-// RecordSnapshotFreeze writes the record of a snapshot's freeze to the running domain's metadata. It waits for a thaw on a user's
-// request, which depends on the record.
+// RecordSnapshotFreeze writes the record of a snapshot's freeze to the running domain's metadata. It waits for a thaw
+// on a user's request, which depends on the record.
 func (c *Conn) RecordSnapshotFreeze(ctx context.Context, domain string, record freeze.Record) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
@@ -52,8 +52,8 @@ func (c *Conn) Frozen(ctx context.Context, domain string) (frozen bool, err erro
 	return frozen, err
 }
 
-// FreezeForSnapshot freezes the guest's file systems, unless they are frozen. When it returns, the persistent state of TPM and EFI, of
-// which a snapshot is taken as well, is on its disk.
+// FreezeForSnapshot freezes the guest's file systems, unless they are frozen. When it returns, the persistent state of
+// TPM and EFI, of which a snapshot is taken as well, is on its disk.
 func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
@@ -77,9 +77,9 @@ func (c *Conn) FreezeForSnapshot(ctx context.Context, domain string) error {
 	return errors.Join(err, c.syncState(ctx))
 }
 
-// ThawAfterSnapshot thaws the guest's file systems, unless they are frozen on a user's request, too. If the guest agent reports
-// that they were frozen until then, it writes the record and returns true. Both are done while no other freeze or thaw is, because
-// a thaw on a user's request leaves a guest frozen whose record has not ended.
+// ThawAfterSnapshot thaws the guest's file systems, unless they are frozen on a user's request, too. If the guest agent
+// reports that they were frozen until then, it writes the record and returns true. Both are done while no other freeze
+// or thaw is, because a thaw on a user's request leaves a guest frozen whose record has not ended.
 func (c *Conn) ThawAfterSnapshot(ctx context.Context, domain string, record freeze.Record) (ended bool, err error) {
 	release, err := c.lockFreezes(ctx)
 	if err != nil {
@@ -118,8 +118,8 @@ func (c *Conn) thawUnless(ctx context.Context, domain string, stay bool) (frozen
 	return frozen && err == nil, err
 }
 
-// reportsThaws reports whether the guest's freeze status shows that the guest has thawed by itself. Windows' does not. That the
-// operating system is not known counts as no: the guest agent does not report it while it is frozen.
+// reportsThaws reports whether the guest's freeze status shows that the guest has thawed by itself. Windows' does not.
+// That the operating system is not known counts as no: the guest agent does not report it while it is frozen.
 func (c *Conn) reportsThaws() bool {
 	info := c.guest.info.Load()
 	return info != nil && info.OS.ID != "" && !strings.EqualFold(info.OS.ID, windowsID)

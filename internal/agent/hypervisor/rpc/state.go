@@ -65,8 +65,8 @@ func (c *Conn) readNVRAM(ctx context.Context, name string) ([]byte, error) {
 	return <-read, nil
 }
 
-// KeepState writes the EFI variables of the Pod's guest, which does not run yet, and returns when they and the TPM's state are on
-// the claim's disk.
+// KeepState writes the EFI variables of the Pod's guest, which does not run yet, and returns when they and the TPM's
+// state are on the claim's disk.
 func (c *Conn) KeepState(ctx context.Context, files hypervisor.StateFiles, nvram []byte) error {
 	if files.NVRAM != "" {
 		if err := c.writeNVRAM(ctx, files.NVRAM, nvram); err != nil {
@@ -79,7 +79,8 @@ func (c *Conn) KeepState(ctx context.Context, files hypervisor.StateFiles, nvram
 	return nil
 }
 
-// syncState returns when the Pod's persistent state is on the claim's disk. It does nothing if the Pod has no such claim.
+// syncState returns when the Pod's persistent state is on the claim's disk. It does nothing if the Pod has no such
+// claim.
 func (c *Conn) syncState(ctx context.Context) error {
 	if err := c.options.Broker.SyncState(ctx, c.pod.UID, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write the persistent state to the disk: %w", err)
@@ -87,9 +88,10 @@ func (c *Conn) syncState(ctx context.Context) error {
 	return nil
 }
 
-// CheckState returns hypervisor.ErrStateDamaged with the name of a file of the persistent state that exists and is empty or has another size
-// than it says. swtpm and QEMU fail with such a file, or QEMU starts with firmware that does not find its variables. It is what a snapshot
-// or a crash of the node leaves of a file that was written shortly before.
+// CheckState returns hypervisor.ErrStateDamaged with the name of a file of the persistent state that exists and is
+// empty or has another size than it says. swtpm and QEMU fail with such a file, or QEMU starts with firmware that does
+// not find its variables. It is what a snapshot or a crash of the node leaves of a file that was written shortly
+// before.
 func (c *Conn) CheckState(ctx context.Context, files hypervisor.StateFiles) error {
 	if files.NVRAM != "" {
 		if err := c.checkFile(ctx, files.NVRAM, variablesDamage); err != nil {
@@ -135,11 +137,11 @@ func (c *Conn) checkFile(ctx context.Context, name string, damage func(head []by
 }
 
 const (
-	// tpmHeader is the size of the header of a TPM's state, whose last four bytes are the size of the file. swtpm refuses another size.
-	// Source: swtpm src/swtpm/swtpm_nvstore.c, blobheader and SWTPM_NVRAM_CheckHeader.
+	// tpmHeader is the size of the header of a TPM's state, whose last four bytes are the size of the file. swtpm refuses
+	// another size. Source: swtpm src/swtpm/swtpm_nvstore.c, blobheader and SWTPM_NVRAM_CheckHeader.
 	tpmHeader = 10
-	// volumeSize and volumeSignature are where the header of EFI variables has their size and a signature. Source: UEFI Platform
-	// Initialization Specification, volume 3, EFI_FIRMWARE_VOLUME_HEADER.
+	// volumeSize and volumeSignature are where the header of EFI variables has their size and a signature. Source: UEFI
+	// Platform Initialization Specification, volume 3, EFI_FIRMWARE_VOLUME_HEADER.
 	volumeSize, volumeSignature = 32, 40
 	// stateHead is what is read of a file.
 	stateHead = volumeSignature + 4
@@ -155,7 +157,8 @@ func tpmDamage(head []byte, size int64) string {
 	return ""
 }
 
-// variablesDamage accepts a file that is longer than its variables, which some firmware pads, and one that it does not know.
+// variablesDamage accepts a file that is longer than its variables, which some firmware pads, and one that it does not
+// know.
 func variablesDamage(head []byte, size int64) string {
 	if len(head) < stateHead || string(head[volumeSignature:stateHead]) != "_FVH" {
 		return ""
@@ -182,8 +185,8 @@ func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) erro
 	return c.Upload(ctx, nvramPool, volume.Name, content)
 }
 
-// GiveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this Pod. It
-// does nothing with an older directory.
+// GiveHostDir makes the user that QEMU runs as the owner of a directory of the node, if the kubelet created it for this
+// Pod. It does nothing with an older directory.
 func (c *Conn) GiveHostDir(ctx context.Context, dir string) error {
 	return c.options.Broker.GiveHostDir(ctx, c.pod.UID, dir)
 }
@@ -245,14 +248,15 @@ func (p *panics) counts(now time.Time) map[types.NamespacedName]uint64 {
 	return counts
 }
 
-// Panics returns how often the kernels of guests have panicked on this node. A VMI is left out two days after its last panic.
+// Panics returns how often the kernels of guests have panicked on this node. A VMI is left out two days after its last
+// panic.
 func (m *Manager) Panics() map[types.NamespacedName]uint64 { return m.panics.counts(time.Now()) }
 
 // exitWatch reports the exit of one process. It is not affected if the process's pid is reused.
 type exitWatch struct{ pidfd *os.File }
 
-// Exited waits for at most limit and reports whether the process has exited: all its threads have, its memory is freed and its
-// files are closed.
+// Exited waits for at most limit and reports whether the process has exited: all its threads have, its memory is freed
+// and its files are closed.
 func (w *exitWatch) Exited(limit time.Duration) (bool, error) {
 	raw, err := w.pidfd.SyscallConn()
 	if err != nil {
@@ -288,12 +292,12 @@ func (w *exitWatch) Close() {
 	}
 }
 
-// initLibvirt prepares libvirt's client library once, before its first connection. It registers and runs the library's event
-// loop, which serves all connections until the process ends.
+// initLibvirt prepares libvirt's client library once, before its first connection. It registers and runs the library's
+// event loop, which serves all connections until the process ends.
 var initLibvirt = sync.OnceValue(func() error {
-	// The client must not start a libvirtd of its own. It reads this variable in each connect and has no other setting for a
-	// session's libvirtd, so it is set here, where no thread of the library can read the environment yet. Source: libvirt
-	// src/remote/remote_driver.c.
+	// The client must not start a libvirtd of its own. It reads this variable in each connect and has no other setting for
+	// a session's libvirtd, so it is set here, where no thread of the library can read the environment yet. Source:
+	// libvirt src/remote/remote_driver.c.
 	if err := os.Setenv("LIBVIRT_AUTOSTART", "0"); err != nil {
 		return fmt.Errorf("keep libvirt's client from starting a libvirtd: %w", err)
 	}
@@ -312,17 +316,17 @@ var initLibvirt = sync.OnceValue(func() error {
 	return nil
 })
 
-// noteStart stores when a state started, unless the guest is in that state already: libvirt repeats events when a post-copy starts and
-// ends. other is the start of the state that ends this one.
+// noteStart stores when a state started, unless the guest is in that state already: libvirt repeats events when a
+// post-copy starts and ends. other is the start of the state that ends this one.
 func noteStart(state, other *atomic.Int64) {
 	if since := state.Load(); since == 0 || since < other.Load() {
 		state.Store(time.Now().UnixNano())
 	}
 }
 
-// Watch calls notify after each event that can change what the agent reports about the domain. It is called once per connection,
-// before Guest. notify must not block, because all connections share one event loop. It gets no details of the event: the
-// receiver reads the state.
+// Watch calls notify after each event that can change what the agent reports about the domain. It is called once per
+// connection, before Guest. notify must not block, because all connections share one event loop. It gets no details of
+// the event: the receiver reads the state.
 func (c *Conn) Watch(ctx context.Context, notify func()) error {
 	c.notify = notify
 	return c.call(ctx, queryTimeout, "register for events", func(l *libvirt.Connect) error {

@@ -69,7 +69,8 @@ func TestCheckState(t *testing.T) {
 			err := c.CheckState(t.Context(), hypervisor.StateFiles{
 				NVRAM: launcherpod.NVRAMStateFile("vm"), TPM: launcherpod.TPMStateDir("uuid"),
 			})
-			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, hypervisor.ErrStateDamaged) || !strings.HasSuffix(err.Error(), ": "+tc.want)) {
+			if tc.want == "" && err != nil ||
+				tc.want != "" && (!errors.Is(err, hypervisor.ErrStateDamaged) || !strings.HasSuffix(err.Error(), ": "+tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})

@@ -22,8 +22,8 @@ const (
 	maxVolumes = 64
 	// uploadChunk is less than the largest packet of a stream. Source: libvirt src/rpc/virnetprotocol.x.
 	uploadChunk = 128 << 10
-	// allocatedPerSecond is how many bytes even slow storage writes in a second, and maxAllocated more than the size of any
-	// volume.
+	// allocatedPerSecond is how many bytes even slow storage writes in a second, and maxAllocated more than the size of
+	// any volume.
 	allocatedPerSecond, maxAllocated = uint64(32 << 20), uint64(1 << 50)
 )
 
@@ -193,7 +193,8 @@ func (c *Conn) Resize(ctx context.Context, pool, name string, bytes uint64, fill
 	})
 }
 
-// resizeTimeout returns the timeout of a Resize. If the file system does not support allocation, libvirtd writes every block.
+// resizeTimeout returns the timeout of a Resize. If the file system does not support allocation, libvirtd writes every
+// block.
 func resizeTimeout(bytes uint64, filled bool) time.Duration {
 	if !filled {
 		return actTimeout

@@ -21,23 +21,24 @@ import (
 )
 
 const (
-	// finishTimeout bounds the target's completion of the guest, which is paused until then. QEMU loads the state of the devices
-	// meanwhile.
+	// finishTimeout bounds the target's completion of the guest, which is paused until then. QEMU loads the state of the
+	// devices meanwhile.
 	finishTimeout = 30 * time.Second
 	// beforeFinishTimeout bounds BeforeFinish and KeepBitmaps.
 	beforeFinishTimeout = 10 * time.Second
 	// exitPollInterval is how long a watch for QEMU's exit may take to notice that it was stopped.
 	exitPollInterval = 50 * time.Millisecond
-	// keepAliveInterval is the pause between two keep-alive requests to a libvirtd, and keepAliveTimeout how long it may not respond.
-	// Both sides need them: a call to the source may take hours, and the target gets no calls meanwhile.
+	// keepAliveInterval is the pause between two keep-alive requests to a libvirtd, and keepAliveTimeout how long it may
+	// not respond. Both sides need them: a call to the source may take hours, and the target gets no calls meanwhile.
 	keepAliveInterval = 10 * time.Second
 	keepAliveTimeout  = time.Minute
 	// mebibyte is libvirt's unit of bandwidth.
 	mebibyte = 1 << 20
 )
 
-// transfer makes the requests of one migration (ADR 0023). It has connections of its own: when they end, as they do with this
-// process, both libvirtds undo what they have started, and nothing else. It never resumes a guest that libvirt left paused.
+// transfer makes the requests of one migration (ADR 0023). It has connections of its own: when they end, as they do
+// with this process, both libvirtds undo what they have started, and nothing else. It never resumes a guest that
+// libvirt left paused.
 type transfer struct {
 	hypervisor.TransferRequest
 	source, target *libvirtwire.Client
@@ -50,15 +51,15 @@ type transfer struct {
 	cancel func(context.Context) error
 	// exit observes the exit of the source's QEMU; nil if it cannot.
 	exit *exitWatch
-	// postCopyRequested reports whether this process requested a post-copy from libvirt. A report of one without a request is
-	// ignored: the guest would run on both sides, and the call to the target would have no time limit.
+	// postCopyRequested reports whether this process requested a post-copy from libvirt. A report of one without a request
+	// is ignored: the guest would run on both sides, and the call to the target would have no time limit.
 	postCopyRequested func() bool
 	// keepPaused reports whether the guest was already paused before the transfer.
 	keepPaused bool
 }
 
-// Transfer transfers a guest to another launcher, where it stays paused, and ends it here as migrated. An error does not imply the state
-// of either guest: SourceState and TargetState return it.
+// Transfer transfers a guest to another launcher, where it stays paused, and ends it here as migrated. An error does
+// not imply the state of either guest: SourceState and TargetState return it.
 func (c *Conn) Transfer(ctx context.Context, r hypervisor.TransferRequest) error {
 	ctx, end := c.startConversation(ctx)
 	defer end()
@@ -86,8 +87,9 @@ func (c *Conn) Transfer(ctx context.Context, r hypervisor.TransferRequest) error
 	defer exit.Close()
 	c.postCopy.Store(false)
 	m := transfer{
-		TransferRequest: r, source: source, target: target, domain: domain, exit: exit, suspendedSince: c.suspendedSince, postCopyRequested: c.postCopy.Load,
-		cancel: func(ctx context.Context) error { return c.CancelTransfer(ctx, r.Domain) },
+		TransferRequest: r, source: source, target: target, domain: domain, exit: exit, suspendedSince: c.suspendedSince,
+		postCopyRequested: c.postCopy.Load,
+		cancel:            func(ctx context.Context) error { return c.CancelTransfer(ctx, r.Domain) },
 		onBegun: func(ctx context.Context) error {
 			if r.MaxDowntime == 0 {
 				return nil
@@ -153,7 +155,9 @@ func (m *transfer) reportPaused(performing time.Time) {
 	m.OnPaused(since)
 }
 
-func (m *transfer) begin(ctx context.Context, params []libvirtwire.Param, flags libvirtwire.MigrateFlags) (cookie []byte, xml string, err error) {
+func (m *transfer) begin(
+	ctx context.Context, params []libvirtwire.Param, flags libvirtwire.MigrateFlags,
+) (cookie []byte, xml string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, actTimeout)
 	defer cancel()
 	cookie, xml, err = m.source.MigrateBegin(ctx, m.domain, params, flags|libvirtwire.MigrateProtect)
@@ -163,9 +167,11 @@ func (m *transfer) begin(ctx context.Context, params []libvirtwire.Param, flags 
 	return cookie, xml, fromClient("begin to migrate", err)
 }
 
-// prepare starts the target's QEMU. It ignores the address that the target's libvirtd returns: memory goes to the Pod's address only, so
-// that a hostile launcher cannot have it sent elsewhere.
-func (m *transfer) prepare(ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags) ([]byte, error) {
+// prepare starts the target's QEMU. It ignores the address that the target's libvirtd returns: memory goes to the Pod's
+// address only, so that a hostile launcher cannot have it sent elsewhere.
+func (m *transfer) prepare(
+	ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags,
+) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, actTimeout)
 	defer cancel()
 	next, _, err := m.target.MigratePrepare(ctx, params, cookie, flags)
@@ -173,7 +179,9 @@ func (m *transfer) prepare(ctx context.Context, params []libvirtwire.Param, cook
 }
 
 // perform transfers the guest. It ends when that is done or one of the libvirtds is gone.
-func (m *transfer) perform(ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags) ([]byte, error) {
+func (m *transfer) perform(
+	ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags,
+) ([]byte, error) {
 	performed := make(chan struct{})
 	defer close(performed)
 	go func() {
@@ -199,9 +207,11 @@ func (m *transfer) state(ctx context.Context) (libvirtwire.State, int32, error) 
 	return state, reason, fromClient("read the state of the guest", err)
 }
 
-// switchOver completes the target's guest and then ends the source's. If the target does not respond, the source's guest stays
-// suspended: package protocol decides about it.
-func (m *transfer) switchOver(ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags) error {
+// switchOver completes the target's guest and then ends the source's. If the target does not respond, the source's
+// guest stays suspended: package protocol decides about it.
+func (m *transfer) switchOver(
+	ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags,
+) error {
 	postCopy, err := m.inPostCopy(ctx)
 	if err != nil {
 		return err
@@ -237,7 +247,9 @@ func (m *transfer) switchOver(ctx context.Context, params []libvirtwire.Param, c
 }
 
 // beforeFinish calls BeforeFinish and KeepBitmaps, and ends the migration if that fails. It reports whether to proceed.
-func (m *transfer) beforeFinish(ctx context.Context, params []libvirtwire.Param, flags libvirtwire.MigrateFlags, postCopy bool) (bool, error) {
+func (m *transfer) beforeFinish(
+	ctx context.Context, params []libvirtwire.Param, flags libvirtwire.MigrateFlags, postCopy bool,
+) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, beforeFinishTimeout)
 	defer cancel()
 	var err error
@@ -259,8 +271,8 @@ func (m *transfer) beforeFinish(ctx context.Context, params []libvirtwire.Param,
 	return false, errors.Join(err, ignoreRefusal(finishErr), m.confirm(ctx, params, nil, flags, true))
 }
 
-// watchExit calls OnQEMUExit when the source's QEMU has exited. libvirt polls for that every 200 ms (virProcessKillPainfully in
-// src/util/virprocess.c) while the guest is paused. It returns what stops the watch.
+// watchExit calls OnQEMUExit when the source's QEMU has exited. libvirt polls for that every 200 ms
+// (virProcessKillPainfully in src/util/virprocess.c) while the guest is paused. It returns what stops the watch.
 func (m *transfer) watchExit() func() {
 	if m.exit == nil || m.OnQEMUExit == nil {
 		return func() {}
@@ -304,7 +316,9 @@ func (m *transfer) inPostCopy(ctx context.Context) (bool, error) {
 		(paused == libvirt.DOMAIN_PAUSED_POSTCOPY || paused == libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED), nil
 }
 
-func (m *transfer) finish(ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags, canceled bool) ([]byte, error) {
+func (m *transfer) finish(
+	ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags, canceled bool,
+) ([]byte, error) {
 	if canceled {
 		limited, cancel := context.WithTimeout(ctx, finishTimeout)
 		defer cancel()
@@ -314,7 +328,9 @@ func (m *transfer) finish(ctx context.Context, params []libvirtwire.Param, cooki
 	return next, fromClient("complete the guest at the target", err)
 }
 
-func (m *transfer) confirm(ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags, canceled bool) error {
+func (m *transfer) confirm(
+	ctx context.Context, params []libvirtwire.Param, cookie []byte, flags libvirtwire.MigrateFlags, canceled bool,
+) error {
 	// Confirms even if the caller's context has ended: the outcome is known.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTimeout)
 	defer cancel()
@@ -322,7 +338,8 @@ func (m *transfer) confirm(ctx context.Context, params []libvirtwire.Param, cook
 	return fromClient("end the migration", err)
 }
 
-// ignoreRefusal drops an error that the target's libvirtd returned, as it does when a migration is canceled. Errors of the connection stay.
+// ignoreRefusal drops an error that the target's libvirtd returned, as it does when a migration is canceled. Errors of
+// the connection stay.
 func ignoreRefusal(err error) error {
 	var refused *libvirtwire.Error
 	if errors.As(err, &refused) {
@@ -334,9 +351,10 @@ func ignoreRefusal(err error) error {
 func (m *transfer) flags() libvirtwire.MigrateFlags {
 	flags := libvirtwire.MigrateLive | libvirtwire.MigratePersist
 	for flag, on := range map[libvirtwire.MigrateFlags]bool{
-		libvirtwire.MigrateCopyDisks: len(m.CopyDisks) > 0, libvirtwire.MigrateUnsafe: m.Unsafe, libvirtwire.MigrateCompressed: m.Compression != "",
-		libvirtwire.MigrateAutoConverge: m.AutoConverge, libvirtwire.MigratePostCopy: m.PostCopy, libvirtwire.MigrateTLS: m.TLSName != "",
-		libvirtwire.MigrateParallel: m.Parallel > 0,
+		libvirtwire.MigrateCopyDisks: len(m.CopyDisks) > 0, libvirtwire.MigrateUnsafe: m.Unsafe,
+		libvirtwire.MigrateCompressed:   m.Compression != "",
+		libvirtwire.MigrateAutoConverge: m.AutoConverge, libvirtwire.MigratePostCopy: m.PostCopy,
+		libvirtwire.MigrateTLS: m.TLSName != "", libvirtwire.MigrateParallel: m.Parallel > 0,
 	} {
 		if on {
 			flags |= flag
@@ -364,7 +382,8 @@ func (m *transfer) params() ([]libvirtwire.Param, error) {
 		params = append(params, libvirtwire.Param{Name: libvirtwire.ParamBandwidth, Value: mebibytes(m.Bandwidth)})
 	}
 	if m.Parallel > 0 {
-		params = append(params, libvirtwire.Param{Name: libvirtwire.ParamParallelConnections, Value: int32(min(m.Parallel, 255))})
+		params = append(params,
+			libvirtwire.Param{Name: libvirtwire.ParamParallelConnections, Value: int32(min(m.Parallel, 255))})
 	}
 	if m.Compression != "" {
 		params = append(params, libvirtwire.Param{Name: libvirtwire.ParamCompression, Value: m.Compression})
@@ -373,7 +392,8 @@ func (m *transfer) params() ([]libvirtwire.Param, error) {
 		params = append(params, libvirtwire.Param{Name: libvirtwire.ParamDisks, Value: disk})
 	}
 	if len(m.CopyDisks) > 0 {
-		params = append(params, libvirtwire.Param{Name: libvirtwire.ParamDisksPort, Value: int32(port(m.DisksPort, hypervisor.MigrationDisksPort))})
+		params = append(params,
+			libvirtwire.Param{Name: libvirtwire.ParamDisksPort, Value: int32(port(m.DisksPort, hypervisor.MigrationDisksPort))})
 	}
 	return params, nil
 }

@@ -91,7 +91,8 @@ func startScript(t *testing.T, results map[uint32][]byte) (*script, *libvirtwire
 func TestTargetLibvirtdDoesNotChooseMemoryAddress(t *testing.T) {
 	const evil = "tcp://198.51.100.66:49152"
 	state := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(libvirtwire.StateRunning)), 1)
-	sourceScript, source := startScript(t, map[uint32][]byte{procState: state, procBegin: append(opaque("begun"), opaque("<domain/>")...), procConfirm: nil})
+	sourceScript, source := startScript(t,
+		map[uint32][]byte{procState: state, procBegin: append(opaque("begun"), opaque("<domain/>")...), procConfirm: nil})
 	targetScript, target := startScript(t, map[uint32][]byte{procPrepare: append(opaque("prepared"), optional(evil)...)})
 	m := transfer{
 		TransferRequest: hypervisor.TransferRequest{Domain: "ns_vm", Address: "10.244.1.7", XML: &libvirtxml.Domain{}},
@@ -115,7 +116,8 @@ func TestTransferIsCanceledWithoutTarget(t *testing.T) {
 	_, source := startScript(t, map[uint32][]byte{})
 	_, target := startScript(t, map[uint32][]byte{})
 	canceled := make(chan struct{}, 100)
-	m := transfer{source: source, target: target, cancel: func(context.Context) error { canceled <- struct{}{}; return nil }}
+	m := transfer{source: source, target: target,
+		cancel: func(context.Context) error { canceled <- struct{}{}; return nil }}
 	target.Close()
 	<-target.Done()
 	// The source responds at once, which may be before or after the cancellation.
@@ -132,7 +134,8 @@ func TestTransferIsCanceledWithoutTarget(t *testing.T) {
 	t.Error("the job was not canceled")
 }
 
-// A guest whose launcher reports a post-copy that was not requested is completed like any other: paused, and with a time limit.
+// A guest whose launcher reports a post-copy that was not requested is completed like any other: paused, and with a
+// time limit.
 func TestUnrequestedPostCopyIsNotBelieved(t *testing.T) {
 	serving := binary.BigEndian.AppendUint32(nil, uint32(libvirtwire.StatePaused))
 	serving = binary.BigEndian.AppendUint32(serving, uint32(libvirt.DOMAIN_PAUSED_POSTCOPY))

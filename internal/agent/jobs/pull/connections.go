@@ -33,14 +33,16 @@ type limits struct {
 	settled time.Duration
 	// retries are the delays after failures.
 	retries wait.Backoff
-	// rate limits the attempts that follow successful ones: an exporter may use and close each connection at once. nodeRate limits those of
-	// all pulls together: each attempt costs a handshake, and each used connection a request to the broker.
+	// rate limits the attempts that follow successful ones: an exporter may use and close each connection at once.
+	// nodeRate limits those of all pulls together: each attempt costs a handshake, and each used connection a request to
+	// the broker.
 	rate, nodeRate rate.Limit
 	// log is the time between two lines of the log about the failures of a pull.
 	log time.Duration
 }
 
-// defaultLimits allow for as many connections as an exporter reads disks with at the same time. Each takes about 100 KiB.
+// defaultLimits allow for as many connections as an exporter reads disks with at the same time. Each takes about 100
+// KiB.
 var defaultLimits = limits{
 	unused: 4, all: 12, dial: 10 * time.Second, open: 10 * time.Second, settled: 10 * time.Second, rate: 20, nodeRate: 100,
 	log:     time.Minute,
@@ -71,7 +73,9 @@ type pull struct {
 	unreached bool
 }
 
-func newPull(want Pull, config func(string) (*tls.Config, error), l limits, node *rate.Limiter, stop context.CancelFunc) *pull {
+func newPull(
+	want Pull, config func(string) (*tls.Config, error), l limits, node *rate.Limiter, stop context.CancelFunc,
+) *pull {
 	return &pull{
 		Pull: want, tls: config, limits: l, node: node, stop: stop, retries: l.retries, log: rate.Sometimes{Interval: l.log},
 		unused: make(chan struct{}, l.unused), all: make(chan struct{}, l.all),
@@ -166,8 +170,9 @@ func (p *pull) serve(ctx context.Context, exporter net.Conn) {
 	join(exporter, io.MultiReader(bytes.NewReader(begin[:n]), exporter), qemu)
 }
 
-// join copies in both directions, and closes both connections when one of them ends. NBD does not use half-closed connections. A side that
-// does not read only delays the other side: each direction has one buffer. sent is what the exporter sends.
+// join copies in both directions, and closes both connections when one of them ends. NBD does not use half-closed
+// connections. A side that does not read only delays the other side: each direction has one buffer. sent is what the
+// exporter sends.
 func join(exporter net.Conn, sent io.Reader, qemu net.Conn) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

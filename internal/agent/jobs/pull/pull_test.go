@@ -112,7 +112,8 @@ func (q *qemu) Open(context.Context) (net.Conn, error) {
 func newPulls(t *testing.T, ca *pki.Authority) *Pulls {
 	t.Helper()
 	p := New(func(serverName string) (*tls.Config, error) {
-		return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool(), ServerName: serverName, NextProtos: []string{backup.ExporterProtocol}}, nil
+		return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool(), ServerName: serverName,
+			NextProtos: []string{backup.ExporterProtocol}}, nil
 	})
 	p.limits.settled, p.limits.rate = time.Hour, 1000
 	p.attempts.SetLimit(1000)
@@ -156,7 +157,8 @@ func session(t *testing.T, conn net.Conn) {
 	go func() { _, _ = conn.Write(content) }()
 	got := make([]byte, len(greeting)+len(content))
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := io.ReadFull(conn, got); err != nil || string(got[:len(greeting)]) != greeting || !bytes.Equal(got[len(greeting):], content) {
+	if _, err := io.ReadFull(conn, got); err != nil || string(got[:len(greeting)]) != greeting ||
+		!bytes.Equal(got[len(greeting):], content) {
 		t.Errorf("%d bytes are not what QEMU has sent: %v", len(got), err)
 	}
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pull lets exporters read the disks of running guests. An exporter runs in the namespace of a tenant, and does not reach the agent.
-// So the agent connects to it, keeps a few connections that are not used yet, and connects each one that the exporter begins to use to the
-// NBD server of the guest's QEMU. What is transferred is not interpreted: what an exporter sends only reaches the QEMU of its own tenant.
+// Package pull lets exporters read the disks of running guests. An exporter runs in the namespace of a tenant, and does
+// not reach the agent. So the agent connects to it, keeps a few connections that are not used yet, and connects each
+// one that the exporter begins to use to the NBD server of the guest's QEMU. What is transferred is not interpreted:
+// what an exporter sends only reaches the QEMU of its own tenant.
 //
 // docs/adr/0090 has the reasons.
 package pull
@@ -66,8 +67,8 @@ func (p *Pulls) Start(ctx context.Context) error {
 // NeedLeaderElection is false: every agent serves the guests of its node.
 func (*Pulls) NeedLeaderElection() bool { return false }
 
-// Serve connects the guest of a Pod to an exporter, until End. It does nothing if it does that already, and ends the connections to another
-// exporter.
+// Serve connects the guest of a Pod to an exporter, until End. It does nothing if it does that already, and ends the
+// connections to another exporter.
 func (p *Pulls) Serve(pod types.UID, want Pull) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

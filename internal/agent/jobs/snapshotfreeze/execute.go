@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package snapshotfreeze freezes the guests of a node while snapshots of their disks are taken. It carries out what the pure package
-// internal/decide/snapshot/freeze decides, with goroutines of its own: a guest may take a minute to freeze, and the reconciliation of its
-// VMI must not wait for that.
+// Package snapshotfreeze freezes the guests of a node while snapshots of their disks are taken. It carries out what the
+// pure package internal/decide/snapshot/freeze decides, with goroutines of its own: a guest may take a minute to
+// freeze, and the reconciliation of its VMI must not wait for that.
 package snapshotfreeze
 
 import (
@@ -27,8 +27,8 @@ type Guest interface {
 	Frozen(ctx context.Context, domain string) (bool, error)
 	// FreezeForSnapshot freezes the guest's file systems, unless they are frozen.
 	FreezeForSnapshot(ctx context.Context, domain string) error
-	// ThawAfterSnapshot thaws them, unless they are frozen on a user's request, too. If the guest agent reports that they were frozen
-	// until then, it writes the record and returns true.
+	// ThawAfterSnapshot thaws them, unless they are frozen on a user's request, too. If the guest agent reports that they
+	// were frozen until then, it writes the record and returns true.
 	ThawAfterSnapshot(ctx context.Context, domain string, record freeze.Record) (bool, error)
 }
 
@@ -52,14 +52,15 @@ type execution struct {
 	changed, thawed bool
 }
 
-// execute carries out the agent's decisions, one after the other, and returns the record that it has written, if any. It can end
-// anywhere: the next call continues from the domain's metadata and the guest.
+// execute carries out the agent's decisions, one after the other, and returns the record that it has written, if any.
+// It can end anywhere: the next call continues from the domain's metadata and the guest.
 func execute(ctx context.Context, clock clock.PassiveClock, guest Guest, s *State) (written *freeze.Record, err error) {
 	noted, err := guest.SnapshotFreeze(ctx, s.Domain)
 	if err != nil && !errors.Is(err, hypervisor.ErrFreezeRecord) {
 		return nil, err
 	}
-	e := &execution{guest: guest, domain: s.Domain, view: freeze.AgentView{Intent: s.Intent, Record: current(noted, err, s)}}
+	e := &execution{guest: guest, domain: s.Domain,
+		view: freeze.AgentView{Intent: s.Intent, Record: current(noted, err, s)}}
 	if err != nil {
 		e.view.Problem = problem(err)
 	}
@@ -175,8 +176,8 @@ func explain(r freeze.Record) freeze.Record {
 	return r
 }
 
-// current returns the record, given the one in the domain's metadata. If that is missing or unreadable although one was written, the
-// launcher has changed it. Then the result is a record that has expired, so that the guest is thawed.
+// current returns the record, given the one in the domain's metadata. If that is missing or unreadable although one was
+// written, the launcher has changed it. Then the result is a record that has expired, so that the guest is thawed.
 func current(noted *freeze.Record, err error, s *State) freeze.Record {
 	reported := s.Reported
 	switch {

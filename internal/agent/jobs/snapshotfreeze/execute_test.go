@@ -92,7 +92,8 @@ func TestGuestThatCannotBeThawed(t *testing.T) {
 	w.mustRun(t)
 	w.end(freeze.Cancel)
 	stuck := &stuckGuest{w}
-	if _, err := execute(t.Context(), w.clock, stuck, &State{Domain: "ns_vm", Intent: w.intent, Reported: w.reported}); !errors.Is(err, errStaysFrozen) {
+	if _, err := execute(t.Context(), w.clock, stuck,
+		&State{Domain: "ns_vm", Intent: w.intent, Reported: w.reported}); !errors.Is(err, errStaysFrozen) {
 		t.Errorf("got %v", err)
 	}
 	w.expect(t, freeze.Frozen, false, true)
@@ -177,8 +178,8 @@ func TestLostAndHostileRecords(t *testing.T) {
 	})
 }
 
-// The agent ends before or after each of its calls. The next process continues: a guest does not stay frozen, and no freeze that was
-// interrupted counts as kept.
+// The agent ends before or after each of its calls. The next process continues: a guest does not stay frozen, and no
+// freeze that was interrupted counts as kept.
 func TestAgentIsKilledAtEachCall(t *testing.T) {
 	kills := 0
 	for _, lost := range []bool{false, true} {

@@ -17,16 +17,19 @@ import (
 )
 
 const (
-	// retryPause is the time between two attempts if the guest does not respond, or if the launcher does not keep what was written.
+	// retryPause is the time between two attempts if the guest does not respond, or if the launcher does not keep what was
+	// written.
 	retryPause = 10 * time.Second
-	// maxRuns is how many runs for an intent may fail or change the record without a pause. Each triggers the next one, whose input the
-	// launcher controls. A guest that does not respond at first, is frozen, and is thawed by a user needs three.
+	// maxRuns is how many runs for an intent may fail or change the record without a pause. Each triggers the next one,
+	// whose input the launcher controls. A guest that does not respond at first, is frozen, and is thawed by a user needs
+	// three.
 	maxRuns = 4
 	// runTimeout bounds a run. Each call has a shorter limit, but may wait for another freeze or thaw of the guest.
 	runTimeout = 10 * time.Minute
 )
 
-// Freezes carries out the freezes of a node's guests. When the process ends, the next one continues from the domains' metadata.
+// Freezes carries out the freezes of a node's guests. When the process ends, the next one continues from the domains'
+// metadata.
 type Freezes struct {
 	clock   clock.PassiveClock
 	enqueue func(types.NamespacedName)
@@ -66,18 +69,21 @@ type State struct {
 	Observed *hypervisor.Domain
 }
 
-// Keeper keeps one guest frozen or thawed, as the VMI's intent demands. Its zero value is ready for use. Its fields only avoid work.
+// Keeper keeps one guest frozen or thawed, as the VMI's intent demands. Its zero value is ready for use. Its fields
+// only avoid work.
 type Keeper struct {
 	mu sync.Mutex
 	// running reports whether a run is in progress, and again whether the VMI is to be enqueued after it.
 	running, again bool
 	// written is the last record that a run has written.
 	written freeze.Record
-	// The last run was for intent. failed is its input if it failed, and replaced the record that it found if it wrote another one.
+	// The last run was for intent. failed is its input if it failed, and replaced the record that it found if it wrote
+	// another one.
 	intent   freeze.Intent
 	failed   *input
 	replaced *freeze.Record
-	// spent is how many runs for the intent have failed or changed the record. It, failed and replaced are valid until retryAt.
+	// spent is how many runs for the intent have failed or changed the record. It, failed and replaced are valid until
+	// retryAt.
 	spent   int
 	retryAt time.Time
 }
@@ -107,8 +113,8 @@ func inputOf(s *State, late bool) input {
 	return in
 }
 
-// Sync starts what is to be done for a guest, and returns after which time to call it again even if nothing changes; zero means
-// never. The VMI is enqueued when something was done.
+// Sync starts what is to be done for a guest, and returns after which time to call it again even if nothing changes;
+// zero means never. The VMI is enqueued when something was done.
 func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,12 +124,13 @@ func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
 	kept := *s
 	kept.Observed = nil
 	if s.Intent != nil && k.written.ID == s.Intent.ID && s.Reported.ID != s.Intent.ID {
-		// The status was read before it had the record. Without the record, a launcher that removes it from the metadata at once would
-		// have its guest frozen again.
+		// The status was read before it had the record. Without the record, a launcher that removes it from the metadata at
+		// once would have its guest frozen again.
 		kept.Reported = k.written
 	}
 	record := current(noted, err, &kept)
-	if action, _ := freeze.DecideAgent(freeze.AgentView{Now: now, Intent: s.Intent, Record: record}); action == freeze.Wait && record.Ended() {
+	if action, _ := freeze.DecideAgent(
+		freeze.AgentView{Now: now, Intent: s.Intent, Record: record}); action == freeze.Wait && record.Ended() {
 		return 0
 	}
 	// The guest is thawed at the deadline, even if nothing happens until then.
@@ -147,13 +154,15 @@ func (k *Keeper) Sync(f *Freezes, guest Guest, s *State) time.Duration {
 	return delay
 }
 
-// run carries out the decisions until the guest, the intent or the time has to change. record is that of the observed domain.
+// run carries out the decisions until the guest, the intent or the time has to change. record is that of the observed
+// domain.
 func (k *Keeper) run(f *Freezes, guest Guest, s *State, in input, record freeze.Record) {
 	ctx, cancel := context.WithTimeout(f.ctx, runTimeout)
 	defer cancel()
 	written, err := execute(ctx, f.clock, guest, s)
 	if err != nil && f.ctx.Err() == nil {
-		log.Log.WithName("snapshot-freeze").Info("Cannot freeze or thaw a guest for a snapshot", "vmi", s.VMI, "error", err.Error(),
+		log.Log.WithName("snapshot-freeze").Info("Cannot freeze or thaw a guest for a snapshot", "vmi", s.VMI, "error",
+			err.Error(),
 			"retryIn", retryPause.String())
 	}
 	k.mu.Lock()

@@ -38,10 +38,12 @@ func newNode(t *testing.T) *node {
 
 // observed returns the domain as a reconciliation reads it.
 func (n *node) observed(connected bool) *hypervisor.Domain {
-	d := &hypervisor.Domain{State: hypervisor.StateRunning, XML: &libvirtxml.Domain{Devices: &libvirtxml.DomainDeviceList{}}}
+	d := &hypervisor.Domain{State: hypervisor.StateRunning,
+		XML: &libvirtxml.Domain{Devices: &libvirtxml.DomainDeviceList{}}}
 	if n.record != nil {
 		note := hypervisor.SnapshotFreezeNote(*n.record)
-		d.XML.Metadata = &libvirtxml.DomainMetadata{XML: "<freeze xmlns='" + hypervisor.SnapshotFreezeURI + "'" + note[len("<freeze"):]}
+		d.XML.Metadata = &libvirtxml.DomainMetadata{XML: "<freeze xmlns='" + hypervisor.SnapshotFreezeURI + "'" +
+			note[len("<freeze"):]}
 	}
 	state := "disconnected"
 	if connected {
@@ -135,7 +137,8 @@ func (g *blockedGuest) SnapshotFreeze(ctx context.Context, _ string) (*freeze.Re
 	return nil, ctx.Err()
 }
 
-// forgetfulGuest is a launcher that acknowledges records and does not store them, or does not return what it has stored.
+// forgetfulGuest is a launcher that acknowledges records and does not store them, or does not return what it has
+// stored.
 type forgetfulGuest struct {
 	*world
 	stores bool
@@ -172,7 +175,8 @@ func (g *forgetfulGuest) ThawAfterSnapshot(ctx context.Context, domain string, r
 func (n *node) loop(g *forgetfulGuest) {
 	for range 50 {
 		n.enqueued.Store(0)
-		n.keeper.Sync(n.freezes, g, &State{Domain: "ns_vm", Intent: n.intent, Reported: n.reported, Observed: n.observed(true)})
+		n.keeper.Sync(n.freezes, g,
+			&State{Domain: "ns_vm", Intent: n.intent, Reported: n.reported, Observed: n.observed(true)})
 		synctest.Wait()
 		if n.enqueued.Load() == 0 {
 			return
@@ -209,7 +213,8 @@ func TestIntentThatChangesDuringARunIsCarriedOutAtOnce(t *testing.T) {
 		n := newNode(t)
 		g := &forgetfulGuest{world: n.world, writes: make(chan struct{})}
 		reconcile := func() {
-			n.keeper.Sync(n.freezes, g, &State{Domain: "ns_vm", Intent: n.intent, Reported: n.reported, Observed: n.observed(true)})
+			n.keeper.Sync(n.freezes, g,
+				&State{Domain: "ns_vm", Intent: n.intent, Reported: n.reported, Observed: n.observed(true)})
 			synctest.Wait()
 		}
 		reconcile()

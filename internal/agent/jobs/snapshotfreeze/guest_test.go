@@ -37,7 +37,8 @@ type world struct {
 	// silent, refusal and thawRefusal are how the guest agent fails.
 	silent               bool
 	refusal, thawRefusal error
-	// left is the number of calls after which the process ends, if it is positive. lost reports whether the last call has no effect.
+	// left is the number of calls after which the process ends, if it is positive. lost reports whether the last call has
+	// no effect.
 	left int
 	lost bool
 	// freezes and thaws count what the guest did.
@@ -137,7 +138,8 @@ func (w *world) ThawAfterSnapshot(ctx context.Context, domain string, record fre
 
 func (w *world) run(t *testing.T) error {
 	t.Helper()
-	s := &State{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, Domain: "ns_vm", Intent: w.intent, Reported: w.reported}
+	s := &State{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, Domain: "ns_vm", Intent: w.intent,
+		Reported: w.reported}
 	_, err := execute(t.Context(), w.clock, w, s)
 	if w.record != nil {
 		w.reported = *w.record
@@ -166,6 +168,7 @@ func (w *world) expect(t *testing.T, stage freeze.Stage, kept, frozen bool) {
 		t.Fatal("there is no record")
 	}
 	if w.record.Stage != stage || w.record.Kept != kept || w.frozen != frozen {
-		t.Errorf("stage %d, kept %t, and the guest is frozen: %t; want %d, %t, %t", w.record.Stage, w.record.Kept, w.frozen, stage, kept, frozen)
+		t.Errorf("stage %d, kept %t, and the guest is frozen: %t; want %d, %t, %t", w.record.Stage, w.record.Kept, w.frozen,
+			stage, kept, frozen)
 	}
 }

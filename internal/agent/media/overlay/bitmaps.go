@@ -11,7 +11,8 @@ import (
 
 // The format of bitmaps. Source: QEMU docs/interop/qcow2.rst.
 const (
-	// autoclearBitmaps says that the extension with the bitmaps is valid: a program that does not know bitmaps clears it when it writes.
+	// autoclearBitmaps says that the extension with the bitmaps is valid: a program that does not know bitmaps clears it
+	// when it writes.
 	autoclearBitmaps = 1 << 0
 	// extensionBitmaps is the header extension that says where the directory of the bitmaps is.
 	extensionBitmaps      = 0x23852875
@@ -22,7 +23,8 @@ const (
 	bitmapInUse, bitmapAuto = 1 << 0, 1 << 1
 	// bitmapTracksChanges is the only type of bitmaps.
 	bitmapTracksChanges = 1
-	// tableOnes is the entry of a cluster with bits that are all 1 and not in the file. A cluster without an entry has zeros.
+	// tableOnes is the entry of a cluster with bits that are all 1 and not in the file. A cluster without an entry has
+	// zeros.
 	tableOnes = 1
 	// offsetMask are the bits of the offset in the entry of a cluster.
 	offsetMask = 0x00fffffffffffe00
@@ -36,9 +38,11 @@ const (
 	MaxBitmaps = 16
 	// PartBytes is the size of a part of a bitmap. With a bit for each 64 KiB, a part stands for 2 GiB of the disk.
 	PartBytes = 4 << 10
-	// MaxBits is how many bytes all parts of the bitmaps of an overlay may have, which are written while the guest is paused.
+	// MaxBits is how many bytes all parts of the bitmaps of an overlay may have, which are written while the guest is
+	// paused.
 	MaxBits = 4 << 20
-	// maxTail is how many bytes may be added to an overlay for its bitmaps, for the same reason. Each bitmap needs at least two clusters.
+	// maxTail is how many bytes may be added to an overlay for its bitmaps, for the same reason. Each bitmap needs at
+	// least two clusters.
 	maxTail = 8 << 20
 	// firstBytes is how many bytes at the beginning of an overlay have the header with its extensions.
 	firstBytes = 4 << 10
@@ -70,8 +74,8 @@ type Range struct {
 	Bytes []byte
 }
 
-// AddBitmaps returns what to write to the file of an overlay without bitmaps, in this order, so that it has them. Before the last range is
-// written, it still has none.
+// AddBitmaps returns what to write to the file of an overlay without bitmaps, in this order, so that it has them.
+// Before the last range is written, it still has none.
 func (o Overlay) AddBitmaps(bitmaps []Bitmap) ([]Range, error) {
 	if len(bitmaps) == 0 || len(bitmaps) > MaxBitmaps {
 		return nil, fmt.Errorf("%d bitmaps: there must be 1 to %d", len(bitmaps), MaxBitmaps)
@@ -111,8 +115,8 @@ func (o Overlay) AddBitmaps(bitmaps []Bitmap) ([]Range, error) {
 	}, nil
 }
 
-// tailBytes returns what the bitmaps need in a file with a size of clusters, in which each part occupies a whole one. It is known before any
-// of that is allocated, since the parts are from another Pod.
+// tailBytes returns what the bitmaps need in a file with a size of clusters, in which each part occupies a whole one.
+// It is known before any of that is allocated, since the parts are from another Pod.
 func (o Overlay) tailBytes(bitmaps []Bitmap, cluster uint64) uint64 {
 	size := roundUp(directoryBytes(bitmaps), cluster)
 	for i := range bitmaps {
@@ -156,8 +160,10 @@ func (o Overlay) check(bitmaps []Bitmap) error {
 		names[b.Name] = true
 		size, next := b.size(o.DiskBytes), uint64(0)
 		for _, part := range b.Parts {
-			if part.At < next || part.At%PartBytes != 0 || part.At >= size || uint64(len(part.Bits)) != min(PartBytes, size-part.At) {
-				return fmt.Errorf("the bitmap %.64q of %d bytes has no part of %d bytes at %d", b.Name, size, len(part.Bits), part.At)
+			if part.At < next || part.At%PartBytes != 0 || part.At >= size ||
+				uint64(len(part.Bits)) != min(PartBytes, size-part.At) {
+				return fmt.Errorf("the bitmap %.64q of %d bytes has no part of %d bytes at %d", b.Name, size, len(part.Bits),
+					part.At)
 			}
 			next = part.At + PartBytes
 			total += len(part.Bits)

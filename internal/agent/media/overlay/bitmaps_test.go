@@ -99,8 +99,8 @@ func TestInvalidBitmaps(t *testing.T) {
 	}
 }
 
-// TestScatteredPartsAreRefusedBeforeTheyAreAllocated has a part in each of a thousand clusters of a large disk, which takes a few MiB to send
-// and would occupy two GiB.
+// TestScatteredPartsAreRefusedBeforeTheyAreAllocated has a part in each of a thousand clusters of a large disk, which
+// takes a few MiB to send and would occupy two GiB.
 func TestScatteredPartsAreRefusedBeforeTheyAreAllocated(t *testing.T) {
 	o := Overlay{DataFile: "/data", DiskBytes: 16 << 40}
 	b := Bitmap{Name: "a", Granularity: 9}
@@ -119,7 +119,8 @@ func TestScatteredPartsAreRefusedBeforeTheyAreAllocated(t *testing.T) {
 	}
 }
 
-// addCopy adds a copy of the first bitmap of a file with a newer name of the same size. All of them have names of this size.
+// addCopy adds a copy of the first bitmap of a file with a newer name of the same size. All of them have names of this
+// size.
 func addCopy(t *testing.T, o Overlay, image []byte, bitmaps int, name string) {
 	t.Helper()
 	_, at, err := o.Open()
@@ -195,7 +196,8 @@ func TestClustersOfOnesAreRead(t *testing.T) {
 	}
 	binary.BigEndian.PutUint64(image[size+64<<10:], tableOnes) // the table is behind the directory
 	want := []Part{{Bits: append(bytes.Repeat([]byte{0xff}, 200), 1)}}
-	if _, found, err := ReadBitmaps(bytes.NewReader(image)); err != nil || len(found) != 1 || !reflect.DeepEqual(found[0].Parts, want) {
+	if _, found, err := ReadBitmaps(bytes.NewReader(image)); err != nil || len(found) != 1 ||
+		!reflect.DeepEqual(found[0].Parts, want) {
 		t.Errorf("read %+v: %v", found, err)
 	}
 }
@@ -296,7 +298,8 @@ func TestQEMUReadsBitmaps(t *testing.T) {
 // FuzzReadBitmaps checks that any file can be read, and that what is read can be added to an overlay.
 func FuzzReadBitmaps(f *testing.F) {
 	o := Overlay{DiskBytes: mib, DataFile: "/disk.img"}
-	ranges, err := o.AddBitmaps([]Bitmap{{Name: "a", Granularity: 16, Parts: []Part{{Bits: []byte{1, 2}}}}, {Name: "b", Granularity: 9}})
+	ranges, err := o.AddBitmaps(
+		[]Bitmap{{Name: "a", Granularity: 16, Parts: []Part{{Bits: []byte{1, 2}}}}, {Name: "b", Granularity: 9}})
 	if err != nil {
 		f.Fatal(err)
 	}

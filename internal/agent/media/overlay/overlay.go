@@ -23,23 +23,26 @@ const (
 	refcountOrder = 4
 	refcountBytes = 1 << refcountOrder / 8
 	entryBytes    = 8
-	// copied marks a cluster that is in use once. In an overlay with a data file, it also distinguishes the offset 0 from no offset.
+	// copied marks a cluster that is in use once. In an overlay with a data file, it also distinguishes the offset 0 from
+	// no offset.
 	copied = 1 << 63
 	// extensionDataFile is the header extension with the name of the data file.
 	extensionDataFile = 0x44415441
 	maxNameBytes      = 1023
 
 	sectorBytes = 512
-	// minCluster and maxCluster are the sizes of clusters to choose from. A guest's discard of less than a cluster has no effect, so small
-	// ones are better; they need larger tables.
+	// minCluster and maxCluster are the sizes of clusters to choose from. A guest's discard of less than a cluster has no
+	// effect, so small ones are better; they need larger tables.
 	minCluster, maxCluster = 64 << 10, 2 << 20
-	// tableBytes is the size up to which tables may grow before the clusters do. QEMU has those in memory that the guest uses.
+	// tableBytes is the size up to which tables may grow before the clusters do. QEMU has those in memory that the guest
+	// uses.
 	tableBytes = 8 << 20
 	// maxDisk is more than the size of any disk, and limits the size of an overlay: 64 MiB for its tables.
 	maxDisk = 16 << 40
 )
 
-// Overlay describes an overlay without data: a guest that uses it reads and writes another file, the data file, which stays a raw image.
+// Overlay describes an overlay without data: a guest that uses it reads and writes another file, the data file, which
+// stays a raw image.
 type Overlay struct {
 	// DiskBytes is the size of the guest's disk.
 	DiskBytes uint64
@@ -47,13 +50,14 @@ type Overlay struct {
 	DataFile string
 }
 
-// FileName returns the name of the overlay of a volume's disk. With the size in its name, an overlay of an earlier attempt has the same
-// number of bytes.
+// FileName returns the name of the overlay of a volume's disk. With the size in its name, an overlay of an earlier
+// attempt has the same number of bytes.
 func FileName(volume string, diskBytes uint64) string {
 	return fmt.Sprintf("%s-%d.qcow2", volume, diskBytes)
 }
 
-// layout is where the parts of an overlay are, in clusters from its beginning: the header, and those below, in this order.
+// layout is where the parts of an overlay are, in clusters from its beginning: the header, and those below, in this
+// order.
 type layout struct {
 	cluster uint64
 	// refcountTable, refcountBlocks, l1 and l2 are how many clusters each part has.
@@ -64,7 +68,8 @@ type layout struct {
 func (o Overlay) Open() (content io.Reader, bytes uint64, err error) {
 	switch {
 	case o.DiskBytes == 0 || o.DiskBytes%sectorBytes != 0:
-		return nil, 0, fmt.Errorf("a disk of %d bytes: the size must be a multiple of %d, and not 0", o.DiskBytes, sectorBytes)
+		return nil, 0, fmt.Errorf("a disk of %d bytes: the size must be a multiple of %d, and not 0", o.DiskBytes,
+			sectorBytes)
 	case o.DiskBytes > maxDisk:
 		return nil, 0, fmt.Errorf("a disk of %d bytes: the size must be at most %d", o.DiskBytes, uint64(maxDisk))
 	case o.DataFile == "" || len(o.DataFile) > maxNameBytes:

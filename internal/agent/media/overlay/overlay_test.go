@@ -135,7 +135,8 @@ func TestQEMU(t *testing.T) {
 			if err := json.Unmarshal(run(t, "info", "--output=json", "-f", "qcow2", file), &info); err != nil {
 				t.Fatal(err)
 			}
-			if got := info.FormatSpecific.Data; info.VirtualSize != disk || got.DataFile != raw || !got.DataFileRaw || got.Corrupt {
+			if got := info.FormatSpecific.Data; info.VirtualSize != disk || got.DataFile != raw || !got.DataFileRaw ||
+				got.Corrupt {
 				t.Errorf("qemu-img reads %+v", info)
 			}
 			if disk <= gib { // To compare takes long for large disks, even for sparse ones.

@@ -22,9 +22,9 @@ const (
 	maxRead = 32 << 20
 )
 
-// ReadBitmaps returns the bitmaps in the file of an overlay, and the size of its disk. Those that QEMU has in use are not among them: their
-// bits are not in the file. If there are more than can be added to another overlay, the oldest are not among them either: a guest can have
-// bitmaps that no backup needs any more. The file may have any content.
+// ReadBitmaps returns the bitmaps in the file of an overlay, and the size of its disk. Those that QEMU has in use are
+// not among them: their bits are not in the file. If there are more than can be added to another overlay, the oldest
+// are not among them either: a guest can have bitmaps that no backup needs any more. The file may have any content.
 func ReadBitmaps(file io.ReaderAt) (diskBytes uint64, bitmaps []Bitmap, err error) {
 	r := bitmapReader{file: file, left: maxRead}
 	directory, count, err := r.open()
@@ -64,7 +64,8 @@ func ReadBitmaps(file io.ReaderAt) (diskBytes uint64, bitmaps []Bitmap, err erro
 // timeBytes is the size of the time at the end of the names of checkpoints, which are those of bitmaps.
 const timeBytes = len("2006-01-02_15-04-05")
 
-// CompareAge returns less than 0 if the bitmap with the first name is the older one. The names of checkpoints end with their time.
+// CompareAge returns less than 0 if the bitmap with the first name is the older one. The names of checkpoints end with
+// their time.
 func CompareAge(a, b string) int {
 	return cmp.Or(cmp.Compare(a[max(0, len(a)-timeBytes):], b[max(0, len(b)-timeBytes):]), cmp.Compare(a, b))
 }
@@ -124,7 +125,8 @@ func (r *bitmapReader) open() (directory []byte, count uint32, err error) {
 	}
 	count, size, at := e.Uint32(extension), e.Uint64(extension[8:]), e.Uint64(extension[16:])
 	if count > maxEntries || size > maxDirectory {
-		return nil, 0, fmt.Errorf("the overlay has %d bitmaps in a directory of %d bytes: there may be %d", count, size, maxEntries)
+		return nil, 0, fmt.Errorf("the overlay has %d bitmaps in a directory of %d bytes: there may be %d", count, size,
+			maxEntries)
 	}
 	directory = make([]byte, size)
 	return directory, count, r.read(directory, at)
@@ -196,7 +198,8 @@ func (r *bitmapReader) readBitmap(e *entry) error {
 		return err
 	}
 	cluster := Overlay{DiskBytes: r.diskBytes}.layout().cluster
-	if r.added += e.added(r.diskBytes, cluster); r.added+roundUp(MaxBitmaps*(directoryEntryBytes+maxBitmapName+8), cluster) > maxTail {
+	if r.added += e.added(r.diskBytes, cluster); r.added+
+		roundUp(MaxBitmaps*(directoryEntryBytes+maxBitmapName+8), cluster) > maxTail {
 		return fmt.Errorf("%w: the bitmaps need %d bytes of another overlay, and there may be %d", errLimit, r.added, maxTail)
 	}
 	return nil

@@ -36,13 +36,14 @@ func (r *reports) progress() *hypervisor.TransferProgress {
 	flags := r.next()
 	return &hypervisor.TransferProgress{
 		PostCopy: flags&1 != 0, Throttle: int(int8(flags >> 8)), Iteration: r.next(), DirtyBytesPerSecond: r.next(),
-		Memory: hypervisor.TransferAmount{Total: r.next(), Processed: r.next(), Remaining: r.next(), BytesPerSecond: r.next()},
-		Disk:   hypervisor.TransferAmount{Total: r.next(), Processed: r.next(), Remaining: r.next()},
+		Memory: hypervisor.TransferAmount{Total: r.next(), Processed: r.next(), Remaining: r.next(),
+			BytesPerSecond: r.next()},
+		Disk: hypervisor.TransferAmount{Total: r.next(), Processed: r.next(), Remaining: r.next()},
 	}
 }
 
-// FuzzConvergence checks that with any reports of a launcher a migration with limits ends, the downtime stays within its limit, and
-// reasons are bounded printable text. A migration is in post-copy only if that was requested.
+// FuzzConvergence checks that with any reports of a launcher a migration with limits ends, the downtime stays within
+// its limit, and reasons are bounded printable text. A migration is in post-copy only if that was requested.
 func FuzzConvergence(f *testing.F) {
 	seed := func(numbers ...uint64) []byte {
 		var out []byte
@@ -52,11 +53,13 @@ func FuzzConvergence(f *testing.F) {
 		return out
 	}
 	f.Add(int64(150), int64(150), uint64(500), uint64(8*gib), uint8(0), seed(0, 1, 9, 2*gib, gib, gib, 100<<20, 0, 0, 0))
-	f.Add(int64(1), int64(0), uint64(0), uint64(0), uint8(3), seed(1, 1, 9, 1<<63, 9, 9, 9, 1<<63, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+	f.Add(int64(1), int64(0), uint64(0), uint64(0), uint8(3),
+		seed(1, 1, 9, 1<<63, 9, 9, 9, 1<<63, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 	f.Add(int64(150), int64(0), uint64(900), uint64(8*gib), uint8(4), seed(0, 1, 9, 2*gib, gib, gib, 100<<20, 0, 0, 0))
 	f.Add(int64(365*24*3600), int64(0), uint64(900), uint64(1<<50), uint8(1), seed(0, 1, 9, 1<<50, 9, 9, 9, 1<<50, 9, 9))
 	f.Fuzz(func(t *testing.T, perGiB, stuck int64, downtime, most uint64, allowed uint8, data []byte) {
-		options := v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: &perGiB, ProgressTimeout: &stuck, MaxDowntimeMs: &downtime}
+		options := v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: &perGiB, ProgressTimeout: &stuck,
+			MaxDowntimeMs: &downtime}
 		disruption, postCopies := allowed&1 != 0, allowed&2 != 0
 		options.AllowWorkloadDisruption, options.AllowPostCopy = &disruption, &postCopies
 		r := rulesOf(&options)
@@ -69,7 +72,8 @@ func FuzzConvergence(f *testing.F) {
 		reported := reports(data)
 		for len(reported) > 0 {
 			now = now.Add(time.Second)
-			if got := decide(t, c, now, reported.progress()); got == Abort && r.stall == nil && now.Sub(c.started) <= min(orForever(r.perGiB), orForever(r.stuck)) {
+			if got := decide(t, c, now, reported.progress()); got == Abort && r.stall == nil &&
+				now.Sub(c.started) <= min(orForever(r.perGiB), orForever(r.stuck)) {
 				t.Fatalf("it is aborted after %s", now.Sub(c.started))
 			}
 		}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package convergence decides what a migration's transfer needs to end: a longer downtime, a disruption of the guest, or to be aborted. It
-// decides on the progress that the launcher reports, which it does not trust.
+// Package convergence decides what a migration's transfer needs to end: a longer downtime, a disruption of the guest,
+// or to be aborted. It decides on the progress that the launcher reports, which it does not trust.
 package convergence
 
 import (
@@ -45,7 +45,8 @@ type Monitor struct {
 	processed uint64
 	// improved is when the transfer last came nearer to its end.
 	improved time.Time
-	// pass is the latest pass over memory. It started when passStartSent bytes were sent, and left is the least that was left in it.
+	// pass is the latest pass over memory. It started when passStartSent bytes were sent, and left is the least that was
+	// left in it.
 	pass, passStartSent, left uint64
 	// shortest is how many bytes the shortest pass sent, and shortestIn the pass in which that was measured.
 	shortest, shortestIn uint64
@@ -70,8 +71,9 @@ type raise struct {
 }
 
 const (
-	// firstDowntime is the first limit of the downtime. With QEMU's default of 300 ms (downtime-limit in qapi/migration.json) QEMU pauses a
-	// small guest in its first pass over memory, and sends most of it while the guest is paused.
+	// firstDowntime is the first limit of the downtime. With QEMU's default of 300 ms (downtime-limit in
+	// qapi/migration.json) QEMU pauses a small guest in its first pass over memory, and sends most of it while the guest
+	// is paused.
 	firstDowntime = 100 * time.Millisecond
 	// downtimeFactor multiplies the limit each time that it is raised.
 	downtimeFactor = 3
@@ -104,7 +106,8 @@ func (m *Monitor) Mode() v1.MigrationMode { return m.mode }
 // SetMode sets how the guest is transferred, after a step that changed it.
 func (m *Monitor) SetMode(mode v1.MigrationMode) { m.mode = mode }
 
-// SetPostCopyRequested records that a post-copy is about to be requested from libvirt. Without that, a reported post-copy is ignored.
+// SetPostCopyRequested records that a post-copy is about to be requested from libvirt. Without that, a reported
+// post-copy is ignored.
 func (m *Monitor) SetPostCopyRequested() { m.postCopyRequested = true }
 
 // Downtime returns how long the guest may be paused now; 0 leaves it to QEMU.
@@ -129,8 +132,8 @@ func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
 	if p.Iteration != m.pass {
 		m.endPass(now, p)
 	}
-	// 0 bytes mean that the transfer has not started, or that no progress is known. Within a pass, what is left always falls. That is an
-	// improvement only if the passes become shorter, or if there is no further pass.
+	// 0 bytes mean that the transfer has not started, or that no progress is known. Within a pass, what is left always
+	// falls. That is an improvement only if the passes become shorter, or if there is no further pass.
 	if left := remaining(p); left > 0 && (left < m.left || m.left == 0) {
 		m.left = left
 		if m.mode != v1.MigrationPreCopy || passes(m.shortestIn, p) < passesUntilRaise {
@@ -143,14 +146,16 @@ func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
 	}
 }
 
-// endPass measures the passes that have ended by the bytes that they sent. What is left at some time does not give the size of a pass.
+// endPass measures the passes that have ended by the bytes that they sent. What is left at some time does not give the
+// size of a pass.
 func (m *Monitor) endPass(now time.Time, p *hypervisor.TransferProgress) {
 	switch sent := p.Memory.Processed; {
 	case m.pass == 0 || p.Iteration < m.pass:
 		// A hostile launcher may count backwards.
 		m.shortest, m.shortestIn = 0, p.Iteration
 	case sent >= m.passStartSent:
-		if size := max((sent-m.passStartSent)/(p.Iteration-m.pass), 1); m.shortest == 0 || size < m.shortest-m.shortest/shorterBy {
+		if size := max((sent-m.passStartSent)/(p.Iteration-m.pass), 1); m.shortest == 0 ||
+			size < m.shortest-m.shortest/shorterBy {
 			m.shortest, m.shortestIn, m.improved = size, p.Iteration, now
 		}
 	}
@@ -185,19 +190,23 @@ func (m *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, s
 		}
 		return m.disrupt(why)
 	case stuck:
-		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(m.improved).Seconds()))
+		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted",
+			int64(now.Sub(m.improved).Seconds()))
 	case late:
-		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
-	case m.mode == v1.MigrationPreCopy && m.downtime < m.rules.downtime && remaining(p) > 0 && passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilRaise:
+		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted",
+			int64(limit.Seconds()))
+	case m.mode == v1.MigrationPreCopy && m.downtime < m.rules.downtime && remaining(p) > 0 &&
+		passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilRaise:
 		m.raise = raise{to: min(downtimeFactor*m.downtime, m.rules.downtime), in: p.Iteration}
-		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s, %s", m.raise.to.Milliseconds(), m.standstill(now, p), Rates(p))
+		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s, %s", m.raise.to.Milliseconds(),
+			m.standstill(now, p), Rates(p))
 	default:
 		return Continue, ""
 	}
 }
 
-// EventAction returns the action of the event about a step. It differs each time that the downtime is raised: events with the same reason
-// and action would be merged.
+// EventAction returns the action of the event about a step. It differs each time that the downtime is raised: events
+// with the same reason and action would be merged.
 func (m *Monitor) EventAction(s Step) string {
 	switch s {
 	case RaiseDowntime:
@@ -209,8 +218,8 @@ func (m *Monitor) EventAction(s Step) string {
 	}
 }
 
-// hopeless reports whether more passes over memory will not help: they do not become shorter, and neither the downtime nor the throttling
-// can be raised.
+// hopeless reports whether more passes over memory will not help: they do not become shorter, and neither the downtime
+// nor the throttling can be raised.
 func (m *Monitor) hopeless(p *hypervisor.TransferProgress) bool {
 	return m.downtime >= m.rules.downtime && (!m.rules.autoConverge || p.Throttle >= fullThrottle) &&
 		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilDisruption
@@ -238,7 +247,8 @@ func passes(since uint64, p *hypervisor.TransferProgress) uint64 {
 
 // Rates describes how fast the guest changes memory and how fast it is sent.
 func Rates(p *hypervisor.TransferProgress) string {
-	return fmt.Sprintf("the guest changes %d MiB/s and %d MiB/s are transferred", p.DirtyBytesPerSecond>>20, p.Memory.BytesPerSecond>>20)
+	return fmt.Sprintf("the guest changes %d MiB/s and %d MiB/s are transferred", p.DirtyBytesPerSecond>>20,
+		p.Memory.BytesPerSecond>>20)
 }
 
 // limit is how long the transfer may take: twice as long with a paused guest. 0 is forever.
@@ -278,19 +288,21 @@ func (s Step) String() string {
 	}
 }
 
-// defaultProgressTimeout is the default of progressTimeout, in seconds. KubeVirt's (pkg/virt-config, defaults of migrations).
+// defaultProgressTimeout is the default of progressTimeout, in seconds. KubeVirt's (pkg/virt-config, defaults of
+// migrations).
 const defaultProgressTimeout = 150
 
-// MaxDowntime is the most that QEMU accepts (MAX_MIGRATE_DOWNTIME in QEMU's migration/options.c): with it QEMU pauses the guest and
-// switches over at once, however long that takes.
+// MaxDowntime is the most that QEMU accepts (MAX_MIGRATE_DOWNTIME in QEMU's migration/options.c): with it QEMU pauses
+// the guest and switches over at once, however long that takes.
 const MaxDowntime = 2000 * time.Second
 
 // Rules are the limits of a transfer, from a migration's configuration.
 type Rules struct {
-	// perGiB is how long each GiB of memory and disks may take, and stuck how long the transfer may make no progress. 0 is forever.
+	// perGiB is how long each GiB of memory and disks may take, and stuck how long the transfer may make no progress. 0 is
+	// forever.
 	perGiB, stuck time.Duration
-	// maxTotal is the most bytes that there can be to transfer, by the VMI; 0 is any number. The launcher reports the actual number, and
-	// the more it reports, the longer the migration may take.
+	// maxTotal is the most bytes that there can be to transfer, by the VMI; 0 is any number. The launcher reports the
+	// actual number, and the more it reports, the longer the migration may take.
 	maxTotal uint64
 	// downtime is the longest that the guest may be paused as long as it is not disrupted; 0 leaves it to QEMU.
 	downtime time.Duration
@@ -302,8 +314,8 @@ type Rules struct {
 	stall *stallOptions
 }
 
-// NewRules returns the rules of a migration. maxTotal is the most bytes that there can be to transfer; 0 is any number. detectStalls is
-// the feature gate MigrationStallDetection.
+// NewRules returns the rules of a migration. maxTotal is the most bytes that there can be to transfer; 0 is any number.
+// detectStalls is the feature gate MigrationStallDetection.
 func NewRules(c *v1.VMIMConfigurationOptions, maxTotal uint64, detectStalls bool) Rules {
 	r := rulesOf(c)
 	r.maxTotal = maxTotal
@@ -333,7 +345,8 @@ func rulesOf(c *v1.VMIMConfigurationOptions) Rules {
 	return r
 }
 
-// WithoutPostCopy returns the rules for a target that does not support post-copy. Allowing post-copy does not allow to pause the guest.
+// WithoutPostCopy returns the rules for a target that does not support post-copy. Allowing post-copy does not allow to
+// pause the guest.
 func (r Rules) WithoutPostCopy() Rules {
 	r.disruption = r.disruption && !r.postCopy
 	r.postCopy = false

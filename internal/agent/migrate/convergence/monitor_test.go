@@ -19,7 +19,8 @@ const gib = 1 << 30
 
 // at returns the progress of a transfer of two GiB.
 func at(processed, remaining uint64) *hypervisor.TransferProgress {
-	return &hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 2 * gib, Processed: processed, Remaining: remaining}}
+	return &hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 2 * gib, Processed: processed,
+		Remaining: remaining}}
 }
 
 func TestRules(t *testing.T) {
@@ -103,7 +104,8 @@ func TestConvergence(t *testing.T) {
 	}
 }
 
-// in returns the progress in a pass over the memory, with a rate at which the guest changes memory, after some bytes were sent.
+// in returns the progress in a pass over the memory, with a rate at which the guest changes memory, after some bytes
+// were sent.
 func in(pass, sent, dirty uint64, throttle int) *hypervisor.TransferProgress {
 	p := at(sent, 90)
 	p.Iteration, p.DirtyBytesPerSecond, p.Memory.BytesPerSecond, p.Throttle = pass, dirty, 100<<20, throttle
@@ -172,7 +174,8 @@ func TestDowntimeThatLibvirtRefusedIsNotRaised(t *testing.T) {
 	c := New(Rules{downtime: 200 * time.Millisecond, disruption: true}, start)
 	for i := range uint64(30) {
 		got, why := c.Decide(start.Add(time.Duration(i)*time.Second), in(i+1, 100*i, fast, 0))
-		if want := i >= 3; (got == RaiseDowntime) != want || !want && got != Continue || c.Downtime() != 100*time.Millisecond {
+		if want := i >= 3; (got == RaiseDowntime) != want || !want && got != Continue ||
+			c.Downtime() != 100*time.Millisecond {
 			t.Fatalf("pass %d: %s (%q), and the downtime is %s", i+1, got, why, c.Downtime())
 		}
 	}
@@ -180,7 +183,8 @@ func TestDowntimeThatLibvirtRefusedIsNotRaised(t *testing.T) {
 		t.Errorf("the raised downtime is %s", c.RaisedDowntime())
 	}
 	c.SetDowntimeRaised()
-	if got, why := c.Decide(start.Add(31*time.Second), in(31, 3100, fast, 0)); got != Continue || c.Downtime() != 200*time.Millisecond {
+	if got, why := c.Decide(start.Add(31*time.Second), in(31, 3100, fast, 0)); got != Continue ||
+		c.Downtime() != 200*time.Millisecond {
 		t.Errorf("once it is accepted: %s (%q), and the downtime is %s", got, why, c.Downtime())
 	}
 }
@@ -251,7 +255,8 @@ func TestFalseReportsDoNotPreventAbort(t *testing.T) {
 	claims := at(1, 9)
 	claims.PostCopy = true
 	large := &hypervisor.TransferProgress{
-		Memory: hypervisor.TransferAmount{Total: 1 << 60, Remaining: 9}, Disk: hypervisor.TransferAmount{Total: math.MaxUint64, Remaining: 9},
+		Memory: hypervisor.TransferAmount{Total: 1 << 60, Remaining: 9},
+		Disk:   hypervisor.TransferAmount{Total: math.MaxUint64, Remaining: 9},
 	}
 	for name, p := range map[string]*hypervisor.TransferProgress{"post-copy not requested": claims, "too large": large} {
 		c := New(Rules{perGiB: time.Second, maxTotal: 5 * gib}, start)

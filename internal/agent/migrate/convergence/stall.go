@@ -17,7 +17,8 @@ import (
 // stallOptions configure the stall detection of the feature gate MigrationStallDetection. The defaults are KubeVirt's
 // (staging/src/kubevirt.io/api/core/v1/types.go, StallDetectorOptions).
 type stallOptions struct {
-	// margin is the part by which the remaining bytes must fall to count as progress, and by which they may exceed the least at switchover.
+	// margin is the part by which the remaining bytes must fall to count as progress, and by which they may exceed the
+	// least at switchover.
 	margin float64
 	// window is how long the remaining bytes may not fall, and the first patience of the search for a good moment.
 	window time.Duration
@@ -25,7 +26,8 @@ type stallOptions struct {
 	switchover time.Duration
 	// alpha is the weight of the newest bandwidth in its moving average.
 	alpha float64
-	// possible is the factor by which the expected downtime may exceed the longest allowed one, if the guest must not be disrupted.
+	// possible is the factor by which the expected downtime may exceed the longest allowed one, if the guest must not be
+	// disrupted.
 	possible float64
 	// decay multiplies patience each time that it has passed.
 	decay float64
@@ -37,7 +39,8 @@ type stallOptions struct {
 
 func stallOptionsOf(c *v1.VMIMConfigurationOptions) *stallOptions {
 	o := &stallOptions{
-		margin: 0.04, window: 40 * time.Second, switchover: time.Minute, alpha: 0.4, possible: 1.5, decay: 0.5, search: true, completion: 2,
+		margin: 0.04, window: 40 * time.Second, switchover: time.Minute, alpha: 0.4, possible: 1.5, decay: 0.5, search: true,
+		completion: 2,
 	}
 	if c == nil || c.ExperimentalMigrationOptions == nil || c.ExperimentalMigrationOptions.StallDetector == nil {
 		return o
@@ -67,7 +70,8 @@ const maxFactor = 1000
 
 func unsignedSeconds(n uint64) time.Duration { return seconds(int64(min(n, 1<<40))) }
 
-// setFactor parses a number that a user wrote as a quantity. An invalid one changes nothing; one out of bounds becomes the bound.
+// setFactor parses a number that a user wrote as a quantity. An invalid one changes nothing; one out of bounds becomes
+// the bound.
 func setFactor(to *float64, text *string, least, most float64) {
 	if text == nil {
 		return
@@ -77,8 +81,9 @@ func setFactor(to *float64, text *string, least, most float64) {
 	}
 }
 
-// stall detects that a transfer makes no progress: the remaining bytes at the start of each pass over memory go up and down and do not
-// fall. It then finds a good moment to switch over, which is a pass that starts with few of them. Source: the enhancement 248 of KubeVirt, and pkg/virt-launcher/virtwrap.
+// stall detects that a transfer makes no progress: the remaining bytes at the start of each pass over memory go up and
+// down and do not fall. It then finds a good moment to switch over, which is a pass that starts with few of them.
+// Source: the enhancement 248 of KubeVirt, and pkg/virt-launcher/virtwrap.
 type stall struct {
 	stallOptions
 	// pass, sent and left are as reported last.
@@ -90,11 +95,12 @@ type stall struct {
 	// old reports whether there were earlier ones, and oldest is the least remaining bytes at the start of one of those.
 	old    bool
 	oldest uint64
-	// stalled reports whether the transfer has stalled. A pass that starts with about best remaining bytes or fewer is a good one to
-	// switch over in.
+	// stalled reports whether the transfer has stalled. A pass that starts with about best remaining bytes or fewer is a
+	// good one to switch over in.
 	stalled bool
 	best    uint64
-	// since are the remaining bytes at the start of each pass since the transfer stalled, sorted, without those that were best already.
+	// since are the remaining bytes at the start of each pass since the transfer stalled, sorted, without those that were
+	// best already.
 	since []uint64
 	// patience is how long best stays the same, and relax when it is raised.
 	patience time.Duration
@@ -116,10 +122,11 @@ const (
 	stallDowntime = 300 * time.Millisecond
 )
 
-// observe records the progress. If a pass has started since the last call, it returns the bytes that remained at its start: those
-// that remain now, and those that were sent since then.
+// observe records the progress. If a pass has started since the last call, it returns the bytes that remained at its
+// start: those that remain now, and those that were sent since then.
 func (s *stall) observe(p *hypervisor.TransferProgress) (left uint64, began bool) {
-	sent, rest := min(p.Memory.Processed, maxBytes)+min(p.Disk.Processed, maxBytes), min(p.Memory.Remaining, maxBytes)+min(p.Disk.Remaining, maxBytes)
+	sent, rest := min(p.Memory.Processed, maxBytes)+min(p.Disk.Processed, maxBytes),
+		min(p.Memory.Remaining, maxBytes)+min(p.Disk.Remaining, maxBytes)
 	left, began = rest, s.pass > 0 && p.Iteration > s.pass
 	switch end := s.sent + s.left; {
 	case began && p.Iteration == s.pass+1 && sent > end:
@@ -197,7 +204,8 @@ func (m *Monitor) decideWithStallDetection(now time.Time, p *hypervisor.Transfer
 	s := m.stall
 	left, began := s.observe(p)
 	if m.rules.stuck > 0 && now.Sub(m.moved) > m.rules.stuck {
-		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(m.moved).Seconds()))
+		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted",
+			int64(now.Sub(m.moved).Seconds()))
 	}
 	limit, spent := m.limitBySize(p), now.Sub(m.started)
 	longest := time.Duration(min(float64(limit)*s.completion, math.MaxInt64/2))
@@ -217,7 +225,8 @@ func (m *Monitor) decideWithStallDetection(now time.Time, p *hypervisor.Transfer
 		return m.disrupt(fmt.Sprintf("not completed after %s, %s", limit, Rates(p)))
 	}
 	if late {
-		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(after.Seconds()))
+		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted",
+			int64(after.Seconds()))
 	}
 	return Continue, ""
 }
@@ -240,7 +249,8 @@ func (m *Monitor) switchOver(now time.Time, expected time.Duration) (Step, strin
 		m.raise = raise{to: longest, deadline: now.Add(s.switchover)}
 		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s", longest.Milliseconds(), why)
 	default:
-		return Abort, fmt.Sprintf("Migration aborted: estimated downtime %dms exceeds max allowed downtime %dms by a factor of more than x%.2f",
+		return Abort, fmt.Sprintf(
+			"Migration aborted: estimated downtime %dms exceeds max allowed downtime %dms by a factor of more than x%.2f",
 			expected.Milliseconds(), longest.Milliseconds(), s.possible)
 	}
 }

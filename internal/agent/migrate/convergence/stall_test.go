@@ -27,15 +27,18 @@ func TestStallOptions(t *testing.T) {
 		"no options":    {nil, defaults},
 		"empty options": {&v1.VMIMConfigurationOptions{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{}}, defaults},
 		"all options": {detector(v1.StallDetectorOptions{
-			StallMargin: ptr.To[int64](10), StallProgressTimeout: ptr.To[uint64](5), SwitchoverTimeout: ptr.To[uint64](6), EwmaAlpha: ptr.To("0.2"),
-			PrecopyPossibleFactor: ptr.To("3"), PatienceWindowDecayFactor: ptr.To("250m"), SearchLocalMinima: ptr.To(false), CompletionTimeoutFactor: ptr.To("4"),
+			StallMargin: ptr.To[int64](10), StallProgressTimeout: ptr.To[uint64](5), SwitchoverTimeout: ptr.To[uint64](6),
+			EwmaAlpha:             ptr.To("0.2"),
+			PrecopyPossibleFactor: ptr.To("3"), PatienceWindowDecayFactor: ptr.To("250m"), SearchLocalMinima: ptr.To(false),
+			CompletionTimeoutFactor: ptr.To("4"),
 		}), stallOptions{0.1, 5 * time.Second, 6 * time.Second, 0.2, 3, 0.25, false, 4}},
 		"invalid numbers": {detector(v1.StallDetectorOptions{
-			EwmaAlpha: ptr.To("x"), PrecopyPossibleFactor: ptr.To(""), PatienceWindowDecayFactor: ptr.To("NaN"), CompletionTimeoutFactor: ptr.To("1e"),
+			EwmaAlpha: ptr.To("x"), PrecopyPossibleFactor: ptr.To(""), PatienceWindowDecayFactor: ptr.To("NaN"),
+			CompletionTimeoutFactor: ptr.To("1e"),
 		}), defaults},
 		"out of bounds": {detector(v1.StallDetectorOptions{
-			StallMargin: ptr.To[int64](-1), StallProgressTimeout: ptr.To[uint64](1 << 63), EwmaAlpha: ptr.To("-1"), PrecopyPossibleFactor: ptr.To("0"),
-			PatienceWindowDecayFactor: ptr.To("7"), CompletionTimeoutFactor: ptr.To("1e30"),
+			StallMargin: ptr.To[int64](-1), StallProgressTimeout: ptr.To[uint64](1 << 63), EwmaAlpha: ptr.To("-1"),
+			PrecopyPossibleFactor: ptr.To("0"), PatienceWindowDecayFactor: ptr.To("7"), CompletionTimeoutFactor: ptr.To("1e30"),
 		}), stallOptions{0, 365 * 24 * time.Hour, time.Minute, 0.001, 1, 1, true, maxFactor}},
 	} {
 		if got := stallOptionsOf(tc.config); *got != tc.want {
@@ -47,7 +50,8 @@ func TestStallOptions(t *testing.T) {
 // bandwidth is that of the transfers in this file, in MiB/s.
 const bandwidth = 100
 
-// observationsOf returns two observations of a pass over memory: at its start with some MiB left, and when half of these were sent.
+// observationsOf returns two observations of a pass over memory: at its start with some MiB left, and when half of
+// these were sent.
 func observationsOf(number, sent, left uint64) [2]*hypervisor.TransferProgress {
 	progress := func(sent, left uint64) *hypervisor.TransferProgress {
 		return &hypervisor.TransferProgress{Iteration: number, Memory: hypervisor.TransferAmount{
@@ -120,7 +124,8 @@ func TestStalledTransferHasDeadline(t *testing.T) {
 	if c.downtime != stallDowntime {
 		t.Errorf("the first downtime is %s", c.downtime)
 	}
-	if _, got, why := simulate(c, 900, 100, 101, 100, 101, 102, 101); got != RaiseDowntime || c.RaisedDowntime() != r.downtime {
+	if _, got, why := simulate(c, 900, 100, 101, 100, 101, 102, 101); got != RaiseDowntime ||
+		c.RaisedDowntime() != r.downtime {
 		t.Fatalf("%s (%q), and the downtime is %s", got, why, c.RaisedDowntime())
 	}
 	if c.downtime != stallDowntime || !c.stall.deadline.IsZero() {
@@ -131,7 +136,8 @@ func TestStalledTransferHasDeadline(t *testing.T) {
 	if got, why := c.Decide(c.stall.deadline, later); got != Continue {
 		t.Errorf("%s (%q) before the deadline", got, why)
 	}
-	if got, why := c.Decide(c.stall.deadline.Add(time.Second), later); got != Abort || !strings.Contains(why, "not completed after") {
+	if got, why := c.Decide(c.stall.deadline.Add(time.Second), later); got != Abort ||
+		!strings.Contains(why, "not completed after") {
 		t.Errorf("%s (%q) after the deadline", got, why)
 	}
 }
@@ -184,7 +190,9 @@ func TestRemainderAtStartOfPass(t *testing.T) {
 		{4, 1900, 250, 250, true}, // It is unknown how much of pass 4 was sent.
 		{3, 1950, 240, 240, false},
 	} {
-		left, started := s.observe(&hypervisor.TransferProgress{Iteration: tc.pass, Memory: hypervisor.TransferAmount{Processed: tc.sent, Remaining: tc.left}})
+		left, started := s.observe(
+			&hypervisor.TransferProgress{Iteration: tc.pass,
+				Memory: hypervisor.TransferAmount{Processed: tc.sent, Remaining: tc.left}})
 		if left != tc.want || started != tc.started {
 			t.Errorf("observation %d: %d left, started %t, want %d, %t", i, left, started, tc.want, tc.started)
 		}

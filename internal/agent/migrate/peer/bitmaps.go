@@ -35,12 +35,14 @@ const (
 	maxBitmapsBody = 2 * overlay.MaxBits
 	// maxBitmapsCommas bounds what the body has: overlay.MaxBits are 1024 parts, and 32 disks have up to 512 bitmaps.
 	maxBitmapsCommas = 8 << 10
-	// bitmapsPatience is for how long a request waits until the bitmaps of another guest are written. The source waits longer.
+	// bitmapsPatience is for how long a request waits until the bitmaps of another guest are written. The source waits
+	// longer.
 	bitmapsPatience = time.Second
-	// ReceivedBitmaps is the memory for the bitmaps that are received, of one guest at a time: three times the body, because the
-	// decoder copies its buffer into one of twice the size when it is full, and what is decoded.
+	// ReceivedBitmaps is the memory for the bitmaps that are received, of one guest at a time: three times the body,
+	// because the decoder copies its buffer into one of twice the size when it is full, and what is decoded.
 	ReceivedBitmaps = 3*maxBitmapsBody + 2*overlay.MaxBits
-	// SentBitmaps is the memory for those that are sent: the bitmaps, those of another disk that is being read, and the body twice.
+	// SentBitmaps is the memory for those that are sent: the bitmaps, those of another disk that is being read, and the
+	// body twice.
 	SentBitmaps = 2*overlay.MaxBits + 2*maxBitmapsBody
 	// MaxAdded is how many bytes may be written to all overlays of a guest, which is paused meanwhile.
 	MaxAdded = 16 << 20
@@ -56,9 +58,9 @@ type DiskBitmaps struct {
 	Bitmaps []overlay.Bitmap `json:"bitmaps"`
 }
 
-// KeepBitmaps sends the bitmaps of a guest's tracked disks, which QEMU must not have open for writing. Without an error, the target's QEMU
-// will have all of them. After a RefusedError for which IsTemporary returns false, it has all of a disk or none. After any other error, they
-// may still be written: the target's guest must not be completed.
+// KeepBitmaps sends the bitmaps of a guest's tracked disks, which QEMU must not have open for writing. Without an
+// error, the target's QEMU will have all of them. After a RefusedError for which IsTemporary returns false, it has all
+// of a disk or none. After any other error, they may still be written: the target's guest must not be completed.
 func (c *Client) KeepBitmaps(ctx context.Context, a Attempt, disks []DiskBitmaps) error {
 	content, err := json.Marshal(disks)
 	if err != nil {
@@ -71,8 +73,8 @@ func (c *Client) KeepBitmaps(ctx context.Context, a Attempt, disks []DiskBitmaps
 // receiving has an element while bitmaps are received and written, which take much memory.
 var receiving = make(chan struct{}, 1)
 
-// commas reads a text of JSON, and fails when it has more than left commas. It limits the elements, of which there is at most one more than
-// commas: an element may take much more memory than text.
+// commas reads a text of JSON, and fails when it has more than left commas. It limits the elements, of which there is
+// at most one more than commas: an element may take much more memory than text.
 type commas struct {
 	io.Reader
 	left int
@@ -92,8 +94,8 @@ func decodeBitmaps(body io.Reader) (disks []DiskBitmaps, err error) {
 	return disks, err
 }
 
-// keepBitmaps writes the bitmaps to the overlays of a guest that is transferred but not complete yet. It responds when nothing more is
-// written, and otherwise with an error for which IsTemporary returns true.
+// keepBitmaps writes the bitmaps to the overlays of a guest that is transferred but not complete yet. It responds when
+// nothing more is written, and otherwise with an error for which IsTemporary returns true.
 func (s *Server) keepBitmaps(w http.ResponseWriter, r *http.Request, req request) error {
 	select {
 	case receiving <- struct{}{}:
@@ -126,9 +128,9 @@ func (s *Server) keepBitmaps(w http.ResponseWriter, r *http.Request, req request
 // errMayWrite means that libvirtd may still be writing.
 var errMayWrite = errors.New("libvirtd of the launcher Pod may still be writing bitmaps")
 
-// WriteBitmaps writes bitmaps to the overlays of a guest that is transferred and not complete yet, so that QEMU has not opened them for
-// writing. All of it is checked before anything is written: it comes from the launcher of the source. After an error other than errMayWrite,
-// nothing more is written, and each overlay has all of its bitmaps or none.
+// WriteBitmaps writes bitmaps to the overlays of a guest that is transferred and not complete yet, so that QEMU has not
+// opened them for writing. All of it is checked before anything is written: it comes from the launcher of the source.
+// After an error other than errMayWrite, nothing more is written, and each overlay has all of its bitmaps or none.
 func WriteBitmaps(ctx context.Context, launcher overlayWriter, target *libvirtxml.Domain, disks []DiskBitmaps) error {
 	files, err := overlaysWith(target, disks)
 	if err != nil {
@@ -175,7 +177,8 @@ func overlaysWith(target *libvirtxml.Domain, disks []DiskBitmaps) ([]overlayFile
 	for _, disk := range disks {
 		dataFile := dataFileOf(target, disk.Volume, disk.Bytes)
 		if dataFile == "" || seen[disk.Volume] {
-			return nil, fmt.Errorf("the guest has no overlay here for a disk of %d bytes with the volume %.64q", disk.Bytes, disk.Volume)
+			return nil, fmt.Errorf("the guest has no overlay here for a disk of %d bytes with the volume %.64q", disk.Bytes,
+				disk.Volume)
 		}
 		seen[disk.Volume] = true
 		ranges, err := overlay.Overlay{DiskBytes: disk.Bytes, DataFile: dataFile}.AddBitmaps(disk.Bitmaps)
@@ -270,12 +273,15 @@ func diskFiles(disk *libvirtxml.DomainDisk) []string {
 }
 
 // All returns the checksums of files in a Pod, by the files' keys.
-func (s ChecksumFunc) All(ctx context.Context, pod hypervisor.PodRef, files map[string]ImageFile) (map[string]Checksum, error) {
+func (s ChecksumFunc) All(
+	ctx context.Context, pod hypervisor.PodRef, files map[string]ImageFile,
+) (map[string]Checksum, error) {
 	sums := map[string]Checksum{}
 	for key, file := range files {
 		sum, err := s(ctx, pod, file.Mount, file.Name)
 		if err != nil {
-			return nil, fmt.Errorf("read %s of launcher Pod %s for its checksum: %w", path.Join(file.Mount, file.Name), pod.UID, err)
+			return nil, fmt.Errorf("read %s of launcher Pod %s for its checksum: %w", path.Join(file.Mount, file.Name), pod.UID,
+				err)
 		}
 		sums[key] = sum
 	}
@@ -285,7 +291,8 @@ func (s ChecksumFunc) All(ctx context.Context, pod hypervisor.PodRef, files map[
 // maxCached is how many checksums a process caches: those of several hundred Pods.
 const maxCached = 1000
 
-// Cached returns a ChecksumFunc that reads each file once. A Pod's images do not change: its containers are started once.
+// Cached returns a ChecksumFunc that reads each file once. A Pod's images do not change: its containers are started
+// once.
 func (s ChecksumFunc) Cached() ChecksumFunc {
 	type file struct {
 		pod         types.UID

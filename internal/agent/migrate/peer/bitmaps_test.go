@@ -54,7 +54,8 @@ func TestMostBitmapsAreDecoded(t *testing.T) {
 		for k := range overlay.MaxBitmaps {
 			bitmap := overlay.Bitmap{Name: fmt.Sprintf("bitmap-%d", k), Granularity: 16}
 			for n := range overlay.MaxBits / overlay.PartBytes / disks / overlay.MaxBitmaps {
-				bitmap.Parts = append(bitmap.Parts, overlay.Part{At: uint64(n) * overlay.PartBytes, Bits: bytes.Repeat([]byte{0xff}, overlay.PartBytes)})
+				bitmap.Parts = append(bitmap.Parts,
+					overlay.Part{At: uint64(n) * overlay.PartBytes, Bits: bytes.Repeat([]byte{0xff}, overlay.PartBytes)})
 			}
 			sent[i].Bitmaps = append(sent[i].Bitmaps, bitmap)
 		}
@@ -94,8 +95,8 @@ func TestImageFiles(t *testing.T) {
 	}
 }
 
-// virt-broker, which is root, reads for the agent. The agent requests only files of images for the comparison, and nothing else of the
-// Pod, such as the kernel's log: reading that removes messages from the node's log.
+// virt-broker, which is root, reads for the agent. The agent requests only files of images for the comparison, and
+// nothing else of the Pod, such as the kernel's log: reading that removes messages from the node's log.
 func TestLauncherChoosesNoDirectory(t *testing.T) {
 	for alias, file := range map[string]string{
 		"ua-disk-../../../../proc":                   "/proc/kmsg",

@@ -63,8 +63,8 @@ func NewClient(config func(node string) (*tls.Config, error), port int) *Client 
 
 type attemptKey struct{}
 
-// dial connects to the target's agent and authenticates it. The host in the request's URL is the name in its certificate; the address
-// comes from the attempt.
+// dial connects to the target's agent and authenticates it. The host in the request's URL is the name in its
+// certificate; the address comes from the attempt.
 func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	a, _ := ctx.Value(attemptKey{}).(Attempt)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -96,8 +96,8 @@ func (c *Client) Destination(ctx context.Context, a Attempt) (*Destination, erro
 	return d, nil
 }
 
-// Release releases the guest: the caller guarantees that the source's guest will never run again. Without an error, the target's guest
-// runs. It returns for how long it has run.
+// Release releases the guest: the caller guarantees that the source's guest will never run again. Without an error, the
+// target's guest runs. It returns for how long it has run.
 func (c *Client) Release(ctx context.Context, a Attempt) (time.Duration, error) {
 	body, err := c.send(ctx, http.MethodPost, a, releaseRequest, nil)
 	if err != nil {
@@ -220,8 +220,8 @@ func refusal(a Attempt, code int, body []byte) error {
 	return &RefusedError{Node: a.TargetNode, Code: code, Message: hypervisor.Clean(status.Message)}
 }
 
-// IsTemporary reports whether a request that failed may succeed later: the agent is unreachable, is not ready, or has not read the VMI's
-// status yet.
+// IsTemporary reports whether a request that failed may succeed later: the agent is unreachable, is not ready, or has
+// not read the VMI's status yet.
 func IsTemporary(err error) bool {
 	var refused *RefusedError
 	if !errors.As(err, &refused) {

@@ -45,7 +45,8 @@ func (g *onlyGuest) Get(_ context.Context, key client.ObjectKey, into client.Obj
 		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 	}
 	vmi.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "vm"}
-	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "uid", SourceNode: "red", TargetNode: "blue", TargetPod: "p"}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "uid", SourceNode: "red",
+		TargetNode: "blue", TargetPod: "p"}
 	return nil
 }
 
@@ -75,8 +76,8 @@ func (g *onlyGuest) KeepState(_ context.Context, _ hypervisor.StateFiles, nvram 
 // fuzzedOverlay is the overlay of the guest's disk.
 const fuzzedOverlay = "data-1048576.qcow2"
 
-// FuzzRequest checks that only requests of the source's agent about this migration succeed, and that refusals have a bounded length,
-// whatever another agent sends.
+// FuzzRequest checks that only requests of the source's agent about this migration succeed, and that refusals have a
+// bounded length, whatever another agent sends.
 func FuzzRequest(f *testing.F) {
 	guest := &onlyGuest{}
 	targets := NewTargets()
@@ -86,8 +87,9 @@ func FuzzRequest(f *testing.F) {
 	targets.Put("uid", Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: "10.0.0.1", Domain: domain, Plain: true})
 	peer := ""
 	server, err := NewServer(ServerOptions{
-		TLS: &tls.Config{MinVersion: tls.VersionTLS13}, PeerNode: func(tls.ConnectionState) (string, error) { return peer, nil },
-		Node: "blue", Incoming: guest, Targets: targets,
+		TLS:      &tls.Config{MinVersion: tls.VersionTLS13},
+		PeerNode: func(tls.ConnectionState) (string, error) { return peer, nil },
+		Node:     "blue", Incoming: guest, Targets: targets,
 		Open:   func(hypervisor.PodRef) (Launcher, error) { return guest, nil },
 		Tunnel: func(context.Context, hypervisor.PodRef) (net.Conn, error) { return nil, errors.New("no tunnel here") },
 		Run: func(_ context.Context, vmi types.NamespacedName, _ types.UID) (time.Duration, error) {
@@ -138,14 +140,17 @@ type fixedResponse struct {
 }
 
 func (f fixedResponse) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: f.code, Body: io.NopCloser(bytes.NewReader(f.body)), Request: r, Header: http.Header{}}, nil
+	return &http.Response{StatusCode: f.code, Body: io.NopCloser(bytes.NewReader(f.body)), Request: r,
+		Header: http.Header{}}, nil
 }
 
-// FuzzResponse checks that a response of a target's agent is accepted or causes an error of a bounded length, whatever it contains.
+// FuzzResponse checks that a response of a target's agent is accepted or causes an error of a bounded length, whatever
+// it contains.
 func FuzzResponse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, code uint16, body []byte) {
 		c := &Client{http: &http.Client{Transport: fixedResponse{int(code), body}}}
-		m := Attempt{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "uid", TargetNode: "blue", Agent: "10.0.0.1"}
+		m := Attempt{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "uid", TargetNode: "blue",
+			Agent: "10.0.0.1"}
 		destination, err := c.Destination(t.Context(), m)
 		if (destination == nil) == (err == nil) || err != nil && len(err.Error()) > 4096+len(fmt.Sprint(m)) {
 			t.Errorf("%v, and an error of %d bytes", destination, len(fmt.Sprint(err)))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package peer contains the requests that the agents of a migration's two nodes exchange. The source's agent is the client: it requests
-// from the target's agent where to send the guest, reaches the target's libvirtd through it, and finally releases the guest. The
-// target's agent is the server, which authorizes each request by the VMI's status.
+// Package peer contains the requests that the agents of a migration's two nodes exchange. The source's agent is the
+// client: it requests from the target's agent where to send the guest, reaches the target's libvirtd through it, and
+// finally releases the guest. The target's agent is the server, which authorizes each request by the VMI's status.
 package peer
 
 import (
@@ -79,18 +79,19 @@ type Destination struct {
 	Address string `json:"address"`
 	// Domain is the XML of the domain as the target's agent would start it.
 	Domain string `json:"domain"`
-	// TLSName is the name in the certificate of the target's QEMU, and TLS the certificate for the source's. Without them the transfer
-	// is not encrypted.
+	// TLSName is the name in the certificate of the target's QEMU, and TLS the certificate for the source's. Without them
+	// the transfer is not encrypted.
 	TLSName string         `json:"tlsName,omitempty"`
 	TLS     *qemutls.Files `json:"tls,omitempty"`
-	// PostCopy reports whether the target's QEMU supports post-copy. An agent that does not know the field has not checked that.
+	// PostCopy reports whether the target's QEMU supports post-copy. An agent that does not know the field has not checked
+	// that.
 	PostCopy bool `json:"postCopy,omitempty"`
 	// Images reports whether the target's agent serves imagesRequest. An agent that does not know the field does not.
 	Images bool `json:"images,omitempty"`
 	// Bitmaps reports whether the target's agent serves bitmapsRequest. An agent that does not know the field does not.
 	Bitmaps bool `json:"bitmaps,omitempty"`
-	// Digests are the digests by which the spec of the target's Pod names images, by the directories where they are mounted. An agent
-	// that does not know the field sends none.
+	// Digests are the digests by which the spec of the target's Pod names images, by the directories where they are
+	// mounted. An agent that does not know the field sends none.
 	Digests map[string]string `json:"digests,omitempty"`
 }
 
@@ -103,23 +104,23 @@ type Checksum struct {
 
 // Images identifies the content of the images in the target's Pod.
 type Images struct {
-	// Checksums has the disk of each containerDisk by the name of its volume, and the kernel and the initrd of a kernelBoot image by
-	// KernelFile and InitrdFile.
+	// Checksums has the disk of each containerDisk by the name of its volume, and the kernel and the initrd of a
+	// kernelBoot image by KernelFile and InitrdFile.
 	Checksums map[string]Checksum `json:"sums"`
 }
 
 // Release is the response of the target's agent when its guest runs.
 type Release struct {
-	// RunsForMs is for how many milliseconds the guest has run. After a post-copy that is longer than the request took. It is 0 if that
-	// is unknown.
+	// RunsForMs is for how many milliseconds the guest has run. After a post-copy that is longer than the request took. It
+	// is 0 if that is unknown.
 	RunsForMs uint64 `json:"runsForMs,omitempty"`
 }
 
 // callTimeout bounds requests that do not stream.
 const callTimeout = 15 * time.Second
 
-// KeepState sends the guest's EFI variables, or none if they are not persistent. Without an error, all of the guest's persistent state
-// is on the target's claim.
+// KeepState sends the guest's EFI variables, or none if they are not persistent. Without an error, all of the guest's
+// persistent state is on the target's claim.
 func (c *Client) KeepState(ctx context.Context, a Attempt, nvram []byte) error {
 	_, err := c.send(ctx, http.MethodPut, a, stateRequest, nvram)
 	return err

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// headerTimeout and responseTimeout bound requests that do not stream. idleTimeout is long: the source sends requests at the start and
-	// at the end, and the release should not wait for another handshake.
+	// headerTimeout and responseTimeout bound requests that do not stream. idleTimeout is long: the source sends requests
+	// at the start and at the end, and the release should not wait for another handshake.
 	headerTimeout   = 10 * time.Second
 	responseTimeout = 30 * time.Second
 	idleTimeout     = 30 * time.Minute
@@ -44,7 +44,8 @@ const (
 type Launcher interface {
 	// PutMigrationTLS writes the certificates for the Pod's QEMU.
 	PutMigrationTLS(ctx context.Context, files qemutls.Files) error
-	// KeepState writes the persistent EFI variables, and returns when all of the guest's persistent state is on its claim's disk.
+	// KeepState writes the persistent EFI variables, and returns when all of the guest's persistent state is on its
+	// claim's disk.
 	KeepState(ctx context.Context, files hypervisor.StateFiles, nvram []byte) error
 	overlayWriter
 }
@@ -77,11 +78,12 @@ type ServerOptions struct {
 	Open func(hypervisor.PodRef) (Launcher, error)
 	// Tunnel makes a new connection to that libvirtd.
 	Tunnel func(context.Context, hypervisor.PodRef) (net.Conn, error)
-	// Run lets a released guest run, if package protocol allows it, and returns for how long it has run. It is called before the
-	// response to the release.
+	// Run lets a released guest run, if package protocol allows it, and returns for how long it has run. It is called
+	// before the response to the release.
 	Run func(ctx context.Context, vmi types.NamespacedName, migration types.UID) (time.Duration, error)
-	// PostCopy reports whether QEMU supports post-copy in a target's Pod. Without support, the target's QEMU refuses a migration that may
-	// become a post-copy (migrate_caps_check in migration/options.c). The source needs no support. Nil means no support.
+	// PostCopy reports whether QEMU supports post-copy in a target's Pod. Without support, the target's QEMU refuses a
+	// migration that may become a post-copy (migrate_caps_check in migration/options.c). The source needs no support. Nil
+	// means no support.
 	PostCopy func(context.Context, hypervisor.PodRef) bool
 	// Checksum reads a file of a Pod. Nil means that guests with images are refused.
 	Checksum ChecksumFunc
@@ -124,7 +126,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 // NeedLeaderElection is false: every agent serves its node.
 func (*Server) NeedLeaderElection() bool { return false }
 
-// Start serves until the context ends. Then the tunnels are closed, and their migrations fail: the guests stay at their sources.
+// Start serves until the context ends. Then the tunnels are closed, and their migrations fail: the guests stay at their
+// sources.
 func (s *Server) Start(ctx context.Context) error {
 	listener, err := httpserver.Listen(ctx, s.Address)
 	if err != nil {
@@ -211,7 +214,8 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, req request) er
 
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error(),
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
+		Message: err.Error(),
 	}
 	var known apierrors.APIStatus
 	switch {
@@ -224,14 +228,15 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	// Details would repeat the path, which the peer can make long.
 	status.Message, status.Details = hypervisor.Clean(status.Message), nil
 	log.FromContext(r.Context()).Info("Refused a request of another node's agent",
-		"method", hypervisor.Clean(r.Method), "path", hypervisor.Clean(r.URL.Path), "code", status.Code, "error", hypervisor.Clean(err.Error()))
+		"method", hypervisor.Clean(r.Method), "path", hypervisor.Clean(r.URL.Path), "code", status.Code, "error",
+		hypervisor.Clean(err.Error()))
 	httpserver.WriteJSON(w, int(status.Code), status)
 }
 
 var migrationResource = schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachineinstancemigrations"}
 
-// authorize returns what a request is about, if it is allowed. The VMI's status decides: it must have this migration, to this node, from
-// the node of the client's certificate, and not ended. The path only selects the VMI.
+// authorize returns what a request is about, if it is allowed. The VMI's status decides: it must have this migration,
+// to this node, from the node of the client's certificate, and not ended. The path only selects the VMI.
 func (s *Server) authorize(r *http.Request) (request, error) {
 	if r.TLS == nil {
 		return request{}, apierrors.NewUnauthorized("the connection is not encrypted")
@@ -257,7 +262,8 @@ func (s *Server) authorize(r *http.Request) (request, error) {
 	case m == nil || m.MigrationUID != req.migration || m.TargetNode != s.Node:
 		return request{}, s.notHere(req)
 	case m.SourceNode != node:
-		return request{}, apierrors.NewForbidden(migrationResource, string(req.migration), fmt.Errorf("the agent of node %s is not that of the migration's source", node))
+		return request{}, apierrors.NewForbidden(migrationResource, string(req.migration),
+			fmt.Errorf("the agent of node %s is not that of the migration's source", node))
 	case m.Failed:
 		return request{}, conflict(req, "the migration has failed")
 	case isRelease(r):
@@ -304,8 +310,8 @@ type Target struct {
 	Plain bool
 }
 
-// Targets stores the targets of migrations to this node, by the migration's UID. An agent that is restarted prepares them again. It
-// does not remember releases: then the guest runs once the target owns it according to the VMI's status.
+// Targets stores the targets of migrations to this node, by the migration's UID. An agent that is restarted prepares
+// them again. It does not remember releases: then the guest runs once the target owns it according to the VMI's status.
 type Targets struct {
 	mu       sync.Mutex
 	prepared map[types.UID]Target

@@ -49,7 +49,8 @@ type target struct {
 	tls   *qemutls.Files
 	files hypervisor.StateFiles
 	nvram []byte
-	// overlay is the content of the overlay of the guest's disk, state that of the guest, and uploadErr the error of each upload.
+	// overlay is the content of the overlay of the guest's disk, state that of the guest, and uploadErr the error of each
+	// upload.
 	overlay   []byte
 	state     protocol.TargetDomain
 	uploadErr error
@@ -136,7 +137,8 @@ func startTarget(t *testing.T) *target {
 	w.vmi = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", UID: "u"}}
 	w.vmi.Status = v1.VirtualMachineInstanceStatus{
 		Phase: v1.Running, NodeName: "red",
-		MigrationState: &v1.VirtualMachineInstanceMigrationState{MigrationUID: attempt, SourceNode: "red", TargetNode: "blue", TargetPod: "p"},
+		MigrationState: &v1.VirtualMachineInstanceMigrationState{MigrationUID: attempt, SourceNode: "red", TargetNode: "blue",
+			TargetPod: "p"},
 	}
 	w.targets.Put(attempt, peer.Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: podIP, Domain: "<domain/>"})
 	s, err := peer.NewServer(peer.ServerOptions{
@@ -205,7 +207,8 @@ func TestDestination(t *testing.T) {
 	if d.Address != podIP || d.Domain != "<domain/>" || d.TLSName != qemutls.Name(attempt) || d.TLS == nil {
 		t.Errorf("got %+v", d)
 	}
-	if w.tls == nil || bytes.Equal(w.tls.Certificate, d.TLS.Certificate) || !bytes.Equal(w.tls.CA, d.TLS.CA) || bytes.Equal(w.tls.Key, d.TLS.Key) {
+	if w.tls == nil || bytes.Equal(w.tls.Certificate, d.TLS.Certificate) || !bytes.Equal(w.tls.CA, d.TLS.CA) ||
+		bytes.Equal(w.tls.Key, d.TLS.Key) {
 		t.Error("the certificates of Pod and source are not different ones of the same authority")
 	}
 	w.targets.Put(attempt, peer.Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: podIP, Plain: true})
@@ -348,7 +351,9 @@ func TestStateIsWrittenToTheTargetsFiles(t *testing.T) {
 	w := startTarget(t)
 	const nvram, tpm = launcherpod.StateDir + "/nvram/vm_VARS.fd", launcherpod.StateDir + "/swtpm/u/tpm2"
 	expect := func(os, devices string) {
-		w.targets.Put(attempt, peer.Target{Pod: hypervisor.PodRef{UID: "pod"}, Domain: "<domain><os>" + os + "</os><devices>" + devices + "</devices></domain>"})
+		w.targets.Put(attempt,
+			peer.Target{Pod: hypervisor.PodRef{UID: "pod"},
+				Domain: "<domain><os>" + os + "</os><devices>" + devices + "</devices></domain>"})
 	}
 	tpmDevice := func(dir string) string {
 		return `<tpm model="tpm-crb"><backend type="emulator" version="2.0"><source type="dir" path="` + dir + `"/></backend></tpm>`
@@ -362,11 +367,14 @@ func TestStateIsWrittenToTheTargetsFiles(t *testing.T) {
 		t.Errorf("got %+v and %q", w.files, w.nvram)
 	}
 	expectRefusal(t, "no variables", source.KeepState(t.Context(), migrationOf(), nil), http.StatusBadRequest)
-	expectRefusal(t, "too many", source.KeepState(t.Context(), migrationOf(), make([]byte, hypervisor.MaxNVRAM+1)), http.StatusBadRequest)
-	expectRefusal(t, "another node", w.from("green").KeepState(t.Context(), migrationOf(), []byte("x")), http.StatusForbidden)
+	expectRefusal(t, "too many", source.KeepState(t.Context(), migrationOf(), make([]byte, hypervisor.MaxNVRAM+1)),
+		http.StatusBadRequest)
+	expectRefusal(t, "another node", w.from("green").KeepState(t.Context(), migrationOf(), []byte("x")),
+		http.StatusForbidden)
 
 	expect("<nvram>/var/run/libvirt/nvram.fd</nvram>", tpmDevice(tpm))
-	expectRefusal(t, "variables that are not persistent", source.KeepState(t.Context(), migrationOf(), []byte("x")), http.StatusBadRequest)
+	expectRefusal(t, "variables that are not persistent", source.KeepState(t.Context(), migrationOf(), []byte("x")),
+		http.StatusBadRequest)
 	if err := source.KeepState(t.Context(), migrationOf(), nil); err != nil || w.files.NVRAM != "" || w.files.TPM != tpm {
 		t.Errorf("a TPM alone: %v, %+v", err, w.files)
 	}
@@ -397,7 +405,8 @@ func TestBitmapsAreWrittenToTheTargetsOverlay(t *testing.T) {
 	} {
 		expectRefusal(t, name, keep(disks), http.StatusConflict)
 	}
-	expectRefusal(t, "too much", keep(of("data", 1<<20, []overlay.Bitmap{{Name: strings.Repeat("x", 9<<20)}})), http.StatusBadRequest)
+	expectRefusal(t, "too much", keep(of("data", 1<<20, []overlay.Bitmap{{Name: strings.Repeat("x", 9<<20)}})),
+		http.StatusBadRequest)
 	expectRefusal(t, "another node", w.from("green").KeepBitmaps(t.Context(), migrationOf(), ok), http.StatusForbidden)
 	if len(w.overlay) > 0 {
 		t.Fatalf("a refused request has written %d bytes", len(w.overlay))
@@ -407,7 +416,8 @@ func TestBitmapsAreWrittenToTheTargetsOverlay(t *testing.T) {
 		t.Fatal(err)
 	}
 	bytesOf, found, err := overlay.ReadBitmaps(bytes.NewReader(w.overlay))
-	if err != nil || bytesOf != 1<<20 || len(found) != 1 || found[0].Name != "b1" || !bytes.Equal(found[0].Parts[0].Bits, []byte{1, 2}) {
+	if err != nil || bytesOf != 1<<20 || len(found) != 1 || found[0].Name != "b1" ||
+		!bytes.Equal(found[0].Parts[0].Bits, []byte{1, 2}) {
 		t.Errorf("the overlay of a disk of %d bytes has %+v: %v", bytesOf, found, err)
 	}
 

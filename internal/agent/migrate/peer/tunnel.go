@@ -21,7 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/libvirtwire"
 )
 
-// tunnel connects the source's agent to the libvirtd of the target's Pod. Only the calls that a migration needs are allowed.
+// tunnel connects the source's agent to the libvirtd of the target's Pod. Only the calls that a migration needs are
+// allowed.
 func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, req request) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), tunnelProtocol) {
 		return apierrors.NewBadRequest("this is a stream: request it with an upgrade to " + tunnelProtocol)
@@ -81,7 +82,8 @@ func hijack(w http.ResponseWriter) (net.Conn, error) {
 		err = errors.New("the peer did not wait for the response")
 	}
 	if err == nil {
-		_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnelProtocol+"\r\n\r\n")
+		_, err = io.WriteString(conn,
+			"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnelProtocol+"\r\n\r\n")
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -96,8 +98,9 @@ var errGone = errors.New("the connection was taken over and cannot be used")
 // peerTimeout is how long the source's agent may be silent. It sends a keep-alive every ten seconds.
 const peerTimeout = 90 * time.Second
 
-// withDeadline closes the connection of a peer that has sent keep-alives and is then silent for the timeout. libvirtd ends an incomplete
-// guest then, as whenever the connection ends. Older agents send no keep-alives, and nothing during the transfer: they have no timeout.
+// withDeadline closes the connection of a peer that has sent keep-alives and is then silent for the timeout. libvirtd
+// ends an incomplete guest then, as whenever the connection ends. Older agents send no keep-alives, and nothing during
+// the transfer: they have no timeout.
 func withDeadline(peer net.Conn, timeout time.Duration, direction libvirtwire.Direction) libvirtwire.Direction {
 	sendsKeepAlives := false
 	return func(program uint32, proc int32, kind uint32) bool {
@@ -110,8 +113,8 @@ func withDeadline(peer net.Conn, timeout time.Duration, direction libvirtwire.Di
 	}
 }
 
-// bridge forwards messages until one side closes its connection or sends a message that is not allowed. Nothing can be read from
-// either connection or written to it afterwards.
+// bridge forwards messages until one side closes its connection or sends a message that is not allowed. Nothing can be
+// read from either connection or written to it afterwards.
 func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	stop := context.AfterFunc(ctx, func() {
 		_ = peer.Close()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package qemutls makes the certificates with which the two QEMUs of one migration authenticate each other: an authority, a certificate for
-// the target's QEMU and one for the source's. The authority's key is discarded at once. So no other QEMU can receive or send the guest, not
-// even one with the certificates of another migration.
+// Package qemutls makes the certificates with which the two QEMUs of one migration authenticate each other: an
+// authority, a certificate for the target's QEMU and one for the source's. The authority's key is discarded at once. So
+// no other QEMU can receive or send the guest, not even one with the certificates of another migration.
 package qemutls
 
 import (
@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// lifetime is longer than a migration can take. QEMU checks the dates when it opens a connection: at the start, and again when a
-	// post-copy has lost its connection.
+	// lifetime is longer than a migration can take. QEMU checks the dates when it opens a connection: at the start, and
+	// again when a post-copy has lost its connection.
 	lifetime = 24 * time.Hour
 	// tolerance is how far the nodes' clocks may differ.
 	tolerance = time.Hour
@@ -63,7 +63,8 @@ func New(migration types.UID, address netip.Addr, now time.Time) (Pair, error) {
 	if pair.Server, err = authority.issue(server); err != nil {
 		return Pair{}, fmt.Errorf("create the target's certificate: %w", err)
 	}
-	if pair.Client, err = authority.issue(authority.template(3, "source-"+string(migration), x509.ExtKeyUsageClientAuth)); err != nil {
+	if pair.Client, err = authority.issue(
+		authority.template(3, "source-"+string(migration), x509.ExtKeyUsageClientAuth)); err != nil {
 		return Pair{}, fmt.Errorf("create the source's certificate: %w", err)
 	}
 	pair.Server.Server = true

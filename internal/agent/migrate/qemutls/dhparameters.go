@@ -3,9 +3,9 @@
 
 package qemutls
 
-// DHParameters are the parameters of the group ffdhe3072 of RFC 7919, which is no secret. Only TLS before 1.3 uses them, which our
-// QEMUs do not negotiate. But without a file with parameters, the target's QEMU generates some before it receives a guest, which takes up to
-// seconds of a CPU (gnutls_dh_params_generate2 in QEMU's crypto/tlscreds.c).
+// DHParameters are the parameters of the group ffdhe3072 of RFC 7919, which is no secret. Only TLS before 1.3 uses
+// them, which our QEMUs do not negotiate. But without a file with parameters, the target's QEMU generates some before
+// it receives a guest, which takes up to seconds of a CPU (gnutls_dh_params_generate2 in QEMU's crypto/tlscreds.c).
 const DHParameters = `-----BEGIN DH PARAMETERS-----
 MIIBiAKCAYEA//////////+t+FRYortKmq/cViAnPTzx2LnFg84tNpWp4TZBFGQz
 +8yTnc4kmz75fS/jY2MMddj2gbICrsRhetPfHtXV/WVhJDP1H18GbtCFY2VVPe0a

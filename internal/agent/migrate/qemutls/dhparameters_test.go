@@ -12,7 +12,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migrate/qemutls"
 )
 
-// RFC 7919, appendix A: p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + X) 2^64 - 1, where X is the least for which p and (p-1)/2 are prime.
+// RFC 7919, appendix A: p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + X) 2^64 - 1, where X is the least for which p and
+// (p-1)/2 are prime.
 func TestDHParametersAreStandard(t *testing.T) {
 	const bits, x, spare = 3072, 2625351, 64
 	power := func(n uint) *big.Int { return new(big.Int).Lsh(big.NewInt(1), n) }

@@ -18,8 +18,8 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// adoptAndRelease finds the VMIs that belong to the set. It adopts those that match the selector and have no controller, and
-// removes the owner reference from those that no longer match.
+// adoptAndRelease finds the VMIs that belong to the set. It adopts those that match the selector and have no
+// controller, and removes the owner reference from those that no longer match.
 func adoptAndRelease(ctx context.Context, s *Scope) error {
 	var errs []error
 	var orphans []*v1.VirtualMachineInstance
@@ -40,9 +40,9 @@ func adoptAndRelease(ctx context.Context, s *Scope) error {
 	return errors.Join(errs...)
 }
 
-// adopt makes the set the controller of VMIs without one. A set that is being deleted adopts none, because with the deletion option
-// "orphan" the garbage collector has just removed their owner references. The cache may not show the deletion yet, so the set is read from
-// the API server. Source: https://github.com/kubernetes/kubernetes/issues/42639
+// adopt makes the set the controller of VMIs without one. A set that is being deleted adopts none, because with the
+// deletion option "orphan" the garbage collector has just removed their owner references. The cache may not show the
+// deletion yet, so the set is read from the API server. Source: https://github.com/kubernetes/kubernetes/issues/42639
 func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) error {
 	if len(orphans) == 0 || s.Set.DeletionTimestamp != nil {
 		return nil
@@ -71,7 +71,8 @@ func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) 
 	return errors.Join(errs...)
 }
 
-// removeOwner removes the set's owner reference from a VMI whose labels were changed so that the selector no longer matches.
+// removeOwner removes the set's owner reference from a VMI whose labels were changed so that the selector no longer
+// matches.
 func removeOwner(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
 	_, err := patch(ctx, s, vmi, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
@@ -81,7 +82,8 @@ func removeOwner(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) 
 	return err
 }
 
-// patch changes the metadata of a VMI if it is still at the version that was read. It returns nil if the VMI no longer exists.
+// patch changes the metadata of a VMI if it is still at the version that was read. It returns nil if the VMI no longer
+// exists.
 func patch(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstance),
 ) (*v1.VirtualMachineInstance, error) {
 	changed, err := optimistic.Patch(ctx, s.Client, vmi, change)

@@ -56,7 +56,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(kit.Fair(replicaSetWorkers)), r)
 }
 
-// changesReplicas accepts only updates of those fields of a VMI that determine whether a set counts it. Agents update many others.
+// changesReplicas accepts only updates of those fields of a VMI that determine whether a set counts it. Agents update
+// many others.
 var changesReplicas = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
 	readyBefore := vmistatus.FindCondition(&before.Status, v1.VirtualMachineInstanceReady)
 	readyAfter := vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady)
@@ -72,7 +73,8 @@ func (r *Reconciler) adopters(ctx context.Context, vmi client.Object) []ctrl.Req
 	}
 	sets := &v1.VirtualMachineInstanceReplicaSetList{}
 	if err := r.Client.List(ctx, sets, client.InNamespace(vmi.GetNamespace())); err != nil {
-		log.FromContext(ctx).Error(err, "Cannot find the replica sets that may adopt a VMI", "virtualMachineInstance", vmi.GetName())
+		log.FromContext(ctx).Error(err, "Cannot find the replica sets that may adopt a VMI", "virtualMachineInstance",
+			vmi.GetName())
 		return nil
 	}
 	var requests []ctrl.Request

@@ -63,7 +63,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(set).To(haveReplicas(2, 2))
 			r.expectQuiet(set)
-			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&vmis[0], v1.Running,
+				WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.Step(set)
 			Expect(ExpectExists(set)).To(haveReplicas(2, 1))
 		})
@@ -110,7 +111,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		})
 
 		It("is optional: a set without replicas has one VMI", func() {
-			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Replicas = nil }))
+			set := r.create(builder.MakeReplicaSet("web").With(
+				func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Replicas = nil }))
 			r.Step(set)
 			Expect(r.list()).To(HaveLen(1))
 			r.ExpectSteady(set)
@@ -155,7 +157,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 					stale.Items[i].Status.Conditions = nil
 				}
 			}
-			SetVMIStatus(&left[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&left[0], v1.Running,
+				WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			_, err := r.Try(set)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(r.Writes.Take()).NotTo(ContainElement(deleteVMI))
@@ -183,7 +186,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		errs := make([]error, 4)
 		for i := range errs {
 			other := Steps{Writes: NewWrites()}
-			other.Of = &virtualmachineinstancereplicaset.Reconciler{Client: other.Writes, APIReader: AsController, Recorder: r.events}
+			other.Of = &virtualmachineinstancereplicaset.Reconciler{Client: other.Writes, APIReader: AsController,
+				Recorder: r.events}
 			group.Go(func() { _, errs[i] = other.Try(set) })
 		}
 		group.Wait()
@@ -216,13 +220,15 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		It("deletes those first that do not run or are not ready, according to the API server", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(4))
 			vmis := r.list()
-			SetVMIStatus(&vmis[1], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&vmis[1], v1.Running,
+				WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			SetVMIStatus(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
 			r.scale(set, 3)
 			r.Step(set)
 			ExpectGone(&vmis[2])
-			Expect(r.events.Take()).To(ConsistOf("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
-				string(vmis[2].UID)))
+			Expect(r.events.Take()).To(
+				ConsistOf("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
+					string(vmis[2].UID)))
 			r.scale(set, 2)
 			r.Step(set)
 			ExpectGone(&vmis[1])
@@ -231,7 +237,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 		It("does not delete one that lost its label meanwhile", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
-			SetVMIStatus(&vmis[0], v1.Running, WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			SetVMIStatus(&vmis[0], v1.Running,
+				WithCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.scale(set, 1)
 			r.Writes.Fail = func(request string) error {
 				if request == deleteVMI {
@@ -412,8 +419,10 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 			r.Writes.Take()
 			Expect(r.list()).To(HaveLen(2))
-			Expect(ExpectExists(set)).To(And(haveReplicas(2, 0), haveSetCondition(replicaFailure, "FailedCreate", "exceeded quota: vmis")))
-			Expect(r.events.Take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
+			Expect(ExpectExists(set)).To(
+				And(haveReplicas(2, 0), haveSetCondition(replicaFailure, "FailedCreate", "exceeded quota: vmis")))
+			Expect(r.events.Take()).To(
+				ContainElement(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 
 			_, err = r.Try(set)
 			Expect(err).To(HaveOccurred())
@@ -452,12 +461,14 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(r.list()).To(BeEmpty())
 		})
 
-		DescribeTable("reports an invalid spec that admission would have denied", func(change func(*v1.VirtualMachineInstanceReplicaSetSpec), message string) {
-			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { change(&set.Spec) }))
-			r.Step(set)
-			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", message))
-			r.expectQuiet(set)
-		},
+		DescribeTable("reports an invalid spec that admission would have denied",
+			func(change func(*v1.VirtualMachineInstanceReplicaSetSpec), message string) {
+				set := r.create(builder.MakeReplicaSet("web").With(
+					func(set *v1.VirtualMachineInstanceReplicaSet) { change(&set.Spec) }))
+				r.Step(set)
+				Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", message))
+				r.expectQuiet(set)
+			},
 			Entry("selector that does not match the template", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
 				s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 			}, "spec.selector does not match"),
@@ -465,7 +476,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 				s.Selector, s.Template.ObjectMeta.Labels = &metav1.LabelSelector{}, nil
 			}, "spec.template.metadata.labels is empty"),
 			Entry("invalid selector", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
-				s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+				s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
+					Operator: "Near"}}}
 			}, "spec.selector: "),
 		)
 	})

@@ -30,11 +30,13 @@ func TestHealth(t *testing.T) {
 		"too many":    {1, []*v1.VirtualMachineInstance{ready, ready}, nil, health.InProgress},
 		"paused":      {2, nil, func(s *Scope) { s.Set.Spec.Paused = true }, health.Current},
 		"a VMI cannot be created": {
-			1, []*v1.VirtualMachineInstance{ready}, func(s *Scope) { s.Failure = &kit.Failure{Reason: ReasonFailedCreate, Message: "no"} }, health.InProgress,
+			1, []*v1.VirtualMachineInstance{ready},
+			func(s *Scope) { s.Failure = &kit.Failure{Reason: ReasonFailedCreate, Message: "no"} }, health.InProgress,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &Scope{Now: epoch, Set: &v1.VirtualMachineInstanceReplicaSet{}, Selector: labels.Everything(), Instances: tc.vmis}
+			s := &Scope{Now: epoch, Set: &v1.VirtualMachineInstanceReplicaSet{}, Selector: labels.Everything(),
+				Instances: tc.vmis}
 			s.Set.Spec.Replicas = ptr.To(tc.wanted)
 			if tc.change != nil {
 				tc.change(s)

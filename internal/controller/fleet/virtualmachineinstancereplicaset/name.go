@@ -24,8 +24,9 @@ func generateName(set *v1.VirtualMachineInstanceReplicaSet) string {
 	}
 }
 
-// names generates names for new VMIs: the first of the set's own sequence that are free. Reconciliations that observe the
-// same VMIs generate the same names, so that the API server rejects the VMIs that a concurrent or stale one would add.
+// names generates names for new VMIs: the first of the set's own sequence that are free. Reconciliations that observe
+// the same VMIs generate the same names, so that the API server rejects the VMIs that a concurrent or stale one would
+// add.
 type names struct {
 	mu     sync.Mutex
 	prefix string

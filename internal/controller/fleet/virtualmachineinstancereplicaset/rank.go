@@ -23,8 +23,8 @@ func finished(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.DeletionTimestamp == nil && finishing(vmi)
 }
 
-// finishing reports whether a VMI has finished or will certainly finish because its Pod is being deleted, for example by a drain: a
-// deletion cannot be undone. KubeVirt calls the latter unknown.
+// finishing reports whether a VMI has finished or will certainly finish because its Pod is being deleted, for example
+// by a drain: a deletion cannot be undone. KubeVirt calls the latter unknown.
 func finishing(vmi *v1.VirtualMachineInstance) bool {
 	ready := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceReady)
 	return vmi.IsFinal() ||
@@ -49,8 +49,8 @@ func progress(vmi *v1.VirtualMachineInstance) int {
 	}
 }
 
-// sortForRemoval sorts VMIs by the order in which to delete them: not ready before ready, then by progress, then newest first.
-// The name decides last, so that the order is the same in each reconciliation.
+// sortForRemoval sorts VMIs by the order in which to delete them: not ready before ready, then by progress, then newest
+// first. The name decides last, so that the order is the same in each reconciliation.
 func sortForRemoval(vmis []*v1.VirtualMachineInstance) {
 	slices.SortFunc(vmis, func(a, b *v1.VirtualMachineInstance) int {
 		return cmp.Or(

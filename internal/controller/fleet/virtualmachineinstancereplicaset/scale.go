@@ -46,7 +46,8 @@ func removeFinished(ctx context.Context, s *Scope) error {
 	return err
 }
 
-// create creates VMIs in batches of one, two, four and so on, so that a problem that affects all of them costs few requests.
+// create creates VMIs in batches of one, two, four and so on, so that a problem that affects all of them costs few
+// requests.
 func create(ctx context.Context, s *Scope, count int) error {
 	free := newNames(s.Set)
 	for i := range s.Neighbors {
@@ -81,8 +82,8 @@ func createOne(ctx context.Context, s *Scope, free *names) (*v1.VirtualMachineIn
 	}
 }
 
-// ownReplica returns the existing VMI of that name if it is an active replica of this set, which another reconciliation has just
-// created, and nil otherwise.
+// ownReplica returns the existing VMI of that name if it is an active replica of this set, which another reconciliation
+// has just created, and nil otherwise.
 func ownReplica(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 	other := &v1.VirtualMachineInstance{}
 	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(vmi), other)
@@ -117,11 +118,13 @@ func render(set *v1.VirtualMachineInstanceReplicaSet, name string) *v1.VirtualMa
 	}
 }
 
-// remove deletes VMIs if they are still at the version that was read: one may have been released from the set meanwhile.
+// remove deletes VMIs if they are still at the version that was read: one may have been released from the set
+// meanwhile.
 func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, action, message string) error {
 	return kit.InBatches(len(vmis), func(i int) error {
 		vmi := vmis[i]
-		err := s.Client.Delete(ctx, vmi, client.Preconditions{UID: ptr.To(vmi.UID), ResourceVersion: ptr.To(vmi.ResourceVersion)})
+		err := s.Client.Delete(ctx, vmi,
+			client.Preconditions{UID: ptr.To(vmi.UID), ResourceVersion: ptr.To(vmi.ResourceVersion)})
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 		}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineinstancereplicaset keeps the number of VMIs of a replica set at spec.replicas, and reports in its status how many
-// there are. Each file has one concern; Run has the order.
+// Package virtualmachineinstancereplicaset keeps the number of VMIs of a replica set at spec.replicas, and reports in
+// its status how many there are. Each file has one concern; Run has the order.
 //
-// It does not remember what earlier reconciliations did. A reconciliation that has to create or delete VMIs according to the cache
-// first lists them from the API server. The names of new VMIs follow from the set's UID, so two reconciliations at the same time
-// create the same VMI.
+// It does not remember what earlier reconciliations did. A reconciliation that has to create or delete VMIs according
+// to the cache first lists them from the API server. The names of new VMIs follow from the set's UID, so two
+// reconciliations at the same time create the same VMI.
 package virtualmachineinstancereplicaset
 
 import (
@@ -36,8 +36,8 @@ const (
 	ReasonFailedDelete      = "FailedDelete"
 	ReasonSuccessfulPaused  = "SuccessfulPaused"
 	ReasonSuccessfulResumed = "SuccessfulResumed"
-	// ReasonFailedAdoption means that the set's owner reference could not be added to a VMI, or removed from one. KubeVirt does not have
-	// it.
+	// ReasonFailedAdoption means that the set's owner reference could not be added to a VMI, or removed from one. KubeVirt
+	// does not have it.
 	ReasonFailedAdoption = "FailedAdoption"
 )
 
@@ -111,7 +111,8 @@ func act(ctx context.Context, s *Scope) error {
 	if err := refresh(ctx, s); err != nil {
 		return errors.Join(adoptErr, err)
 	}
-	// 3. Replacements are created before finished VMIs are deleted, as in KubeVirt. Finished VMIs are deleted even if the creation
+	// 3. Replacements are created before finished VMIs are deleted, as in KubeVirt. Finished VMIs are deleted even if the
+	//    creation
 	// failed, because they may be what exhausts a quota.
 	return errors.Join(adoptErr, scale(ctx, s), removeFinished(ctx, s))
 }
@@ -143,7 +144,8 @@ func refresh(ctx context.Context, s *Scope) error {
 	owned := func(vmi metav1.Object) bool {
 		return metav1.IsControlledBy(vmi, s.Set) && s.Selector.Matches(labels.Set(vmi.GetLabels()))
 	}
-	current, err := kit.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.Set.Namespace, s.Neighbors, owned)
+	current, err := kit.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.Set.Namespace, s.Neighbors,
+		owned)
 	if err != nil {
 		return err
 	}
@@ -177,13 +179,14 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 	return picked
 }
 
-// fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation starts from the
-// state on the API server.
+// fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation
+// starts from the state on the API server.
 func (s *Scope) fail(reason, action, message string, err error) {
 	if err = outcome.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &kit.Failure{
-		Reason: reason, Message: err.Error(), Events: []kit.FailureEvent{{Reason: reason, Action: action, Note: fmt.Sprintf(message, err)}},
+		Reason: reason, Message: err.Error(),
+		Events: []kit.FailureEvent{{Reason: reason, Action: action, Note: fmt.Sprintf(message, err)}},
 	}
 }

@@ -73,14 +73,16 @@ func (s *Scope) set(kind v1.VirtualMachineInstanceReplicaSetConditionType, reaso
 // writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
 	change := func(set *v1.VirtualMachineInstanceReplicaSet) { set.Status = s.Status }
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Set, change, func(before *v1.VirtualMachineInstanceReplicaSet) {
-		kit.RecordFailure(s.Recorder, s.Set, before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure, s.Failure)
-		wasPaused := conditions.Find(before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
-		switch isPaused := s.Set.Spec.Paused; {
-		case isPaused && !wasPaused:
-			s.record(nil, ReasonSuccessfulPaused, actionPause, "Paused")
-		case wasPaused && !isPaused:
-			s.record(nil, ReasonSuccessfulResumed, actionResume, "Resumed")
-		}
-	}))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.Set, change, func(before *v1.VirtualMachineInstanceReplicaSet) {
+			kit.RecordFailure(s.Recorder, s.Set, before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure,
+				s.Failure)
+			wasPaused := conditions.Find(before.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
+			switch isPaused := s.Set.Spec.Paused; {
+			case isPaused && !wasPaused:
+				s.record(nil, ReasonSuccessfulPaused, actionPause, "Paused")
+			case wasPaused && !isPaused:
+				s.record(nil, ReasonSuccessfulResumed, actionResume, "Resumed")
+			}
+		}))
 }

@@ -76,7 +76,9 @@ func (r *replicaSets) notDeleted() []v1.VirtualMachineInstance {
 }
 
 // running creates a set all of whose VMIs run.
-func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstanceReplicaSet, []v1.VirtualMachineInstance) {
+func (r *replicaSets) running(
+	b *builder.ReplicaSet,
+) (*v1.VirtualMachineInstanceReplicaSet, []v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	set := r.create(b)
 	r.Step(set)
@@ -105,7 +107,9 @@ func (r *replicaSets) scale(set *v1.VirtualMachineInstanceReplicaSet, n int32) {
 }
 
 // change updates a set.
-func (r *replicaSets) change(set *v1.VirtualMachineInstanceReplicaSet, change func(*v1.VirtualMachineInstanceReplicaSet)) {
+func (r *replicaSets) change(
+	set *v1.VirtualMachineInstanceReplicaSet, change func(*v1.VirtualMachineInstanceReplicaSet),
+) {
 	GinkgoHelper()
 	change(ExpectExists(set))
 	Expect(K8sClient.Update(ctx, set)).To(Succeed())
@@ -137,7 +141,9 @@ func haveReplicas(replicas, ready int32) gomegatypes.GomegaMatcher {
 	}, Equal([]int32{replicas, ready}))
 }
 
-func haveSetCondition(kind v1.VirtualMachineInstanceReplicaSetConditionType, reason, message string) gomegatypes.GomegaMatcher {
+func haveSetCondition(
+	kind v1.VirtualMachineInstanceReplicaSetConditionType, reason, message string,
+) gomegatypes.GomegaMatcher {
 	return WithTransform(func(set *v1.VirtualMachineInstanceReplicaSet) string {
 		for _, c := range set.Status.Conditions {
 			if c.Type == kind && c.Status == corev1.ConditionTrue {

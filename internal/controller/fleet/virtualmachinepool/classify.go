@@ -79,8 +79,8 @@ func (m *member) shouldRun() bool {
 	}
 }
 
-// replaceable contains the printable statuses of failures that a replacement of the VM may solve. KubeVirt also replaces VMs that cannot be
-// scheduled; Vireo keeps them, because their replacements could not be scheduled either.
+// replaceable contains the printable statuses of failures that a replacement of the VM may solve. KubeVirt also
+// replaces VMs that cannot be scheduled; Vireo keeps them, because their replacements could not be scheduled either.
 var replaceable = []v1.VirtualMachinePrintableStatus{
 	v1.VirtualMachineStatusCrashLoopBackOff, v1.VirtualMachineStatusDataVolumeError, v1.VirtualMachineStatusPvcNotFound,
 	v1.VirtualMachineStatusErrImagePull, v1.VirtualMachineStatusImagePullBackOff,
@@ -108,7 +108,8 @@ func (m *member) healAt(healing *poolv1.VirtualMachinePoolAutohealingStrategy) (
 		return m.vm.CreationTimestamp.Time, true
 	}
 	notReady := conditions.Find(m.vm.Status.Conditions, v1.VirtualMachineReady)
-	if notReady == nil || notReady.Status != corev1.ConditionFalse || !slices.Contains(replaceable, m.vm.Status.PrintableStatus) {
+	if notReady == nil || notReady.Status != corev1.ConditionFalse ||
+		!slices.Contains(replaceable, m.vm.Status.PrintableStatus) {
 		return time.Time{}, false
 	}
 	// A VM that was stopped before it started has been failing only since its VMI exists.
@@ -128,7 +129,9 @@ type classified struct {
 }
 
 // classify finds the VMs of a pool: those whose controller has its UID.
-func classify(uid types.UID, selector labels.Selector, vms []v1.VirtualMachine, vmis []v1.VirtualMachineInstance) classified {
+func classify(
+	uid types.UID, selector labels.Selector, vms []v1.VirtualMachine, vmis []v1.VirtualMachineInstance,
+) classified {
 	instances := make(map[types.UID]*v1.VirtualMachineInstance, len(vmis))
 	for i := range vmis {
 		if owner := metav1.GetControllerOf(&vmis[i]); owner != nil {
@@ -151,8 +154,8 @@ func classify(uid types.UID, selector labels.Selector, vms []v1.VirtualMachine, 
 	return found
 }
 
-// leftovers returns the VMs with the finalizer of pools that are not owned by the pool with this name and UID, but were owned by an earlier
-// pool of the name. The UID is empty if there is no pool.
+// leftovers returns the VMs with the finalizer of pools that are not owned by the pool with this name and UID, but were
+// owned by an earlier pool of the name. The UID is empty if there is no pool.
 func leftovers(name string, uid types.UID, vms []v1.VirtualMachine) []*v1.VirtualMachine {
 	var found []*v1.VirtualMachine
 	for i := range vms {

@@ -35,16 +35,20 @@ func TestClassify(t *testing.T) {
 		return func(vm *v1.VirtualMachine) { vm.OwnerReferences[0].UID = uid }
 	}
 	foreign := func(vm *v1.VirtualMachine) {
-		vm.OwnerReferences[0] = metav1.OwnerReference{APIVersion: "example.com/v1", Kind: poolapi.VirtualMachinePoolKind, Name: "web",
-			UID: "x", Controller: ptr.To(true)}
+		vm.OwnerReferences[0] = metav1.OwnerReference{APIVersion: "example.com/v1", Kind: poolapi.VirtualMachinePoolKind,
+			Name: "web",
+			UID:  "x", Controller: ptr.To(true)}
 	}
 	without := func(vm *v1.VirtualMachine) { vm.Finalizers = []string{"user/finalizer"} }
 	vms := []v1.VirtualMachine{
-		vm("web-0"), vm("web-1", unlabeled), vm("web-2", unlabeled, dying), vm("web-3", orphan), vm("web-4", others("earlier")),
-		vm("stranger", orphan, without), vm("db-0", orphan), vm("web-5", foreign), vm("web-6", orphan, without), vm("web-x-0", orphan),
+		vm("web-0"), vm("web-1", unlabeled), vm("web-2", unlabeled, dying), vm("web-3", orphan),
+		vm("web-4", others("earlier")),
+		vm("stranger", orphan, without), vm("db-0", orphan), vm("web-5", foreign), vm("web-6", orphan, without),
+		vm("web-x-0", orphan),
 	}
 	vmis := []v1.VirtualMachineInstance{{ObjectMeta: metav1.ObjectMeta{
-		Name: "web-0", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&vms[0], v1.VirtualMachineGroupVersionKind)},
+		Name: "web-0", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&vms[0],
+			v1.VirtualMachineGroupVersionKind)},
 	}}}
 	found := classify("pool", labels.SelectorFromSet(labels.Set{"app": "web"}), vms, vmis)
 	var owned []string
@@ -63,7 +67,8 @@ func TestClassify(t *testing.T) {
 	if got, want := names(found.detached), []string{"web-1"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("detached: got %q, want %q", got, want)
 	}
-	if got, want := names(leftovers("web", "pool", vms)), []string{"web-3", "web-4", "web-5"}; !reflect.DeepEqual(got, want) {
+	if got, want := names(leftovers("web", "pool", vms)),
+		[]string{"web-3", "web-4", "web-5"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("leftovers: got %q, want %q", got, want)
 	}
 	// The pool is gone: also a VM that was detached before, and whose finalizer it has not removed.
@@ -111,14 +116,16 @@ func strategy(s v1.VirtualMachineRunStrategy, status v1.VirtualMachinePrintableS
 }
 
 func TestKeepsState(t *testing.T) {
-	offline, online, disabled := poolv1.StatePreservationOffline, poolv1.StatePreservationOnline, poolv1.StatePreservationDisabled
+	offline, online, disabled := poolv1.StatePreservationOffline, poolv1.StatePreservationOnline,
+		poolv1.StatePreservationDisabled
 	opportunistic := func(p *poolv1.StatePreservation) specChange {
 		return scaleIn(poolv1.VirtualMachinePoolScaleInStrategy{
 			Opportunistic: &poolv1.VirtualMachinePoolOpportunisticScaleInStrategy{StatePreservation: p},
 		})
 	}
 	proactive := func(p *poolv1.StatePreservation) specChange {
-		return scaleIn(poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{StatePreservation: p}})
+		return scaleIn(poolv1.VirtualMachinePoolScaleInStrategy{
+			Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{StatePreservation: p}})
 	}
 	for name, tc := range map[string]struct {
 		spec *poolv1.VirtualMachinePoolSpec

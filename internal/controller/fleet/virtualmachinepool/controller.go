@@ -100,7 +100,8 @@ var changesMember = kit.Updates(func(before, after *v1.VirtualMachineInstance) b
 			vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady))
 })
 
-// Reconcile reconciles one pool, or releases the VMs of one that no longer exists; see Run for the phases and their order.
+// Reconcile reconciles one pool, or releases the VMs of one that no longer exists; see Run for the phases and their
+// order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Key: request.NamespacedName,

@@ -96,7 +96,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			old.SetAPIVersion("pool.kubevirt.io/v1alpha1")
 			old.SetKind("VirtualMachinePool")
 			Expect(K8sClient.Get(ctx, client.ObjectKeyFromObject(pool), old)).To(Succeed())
-			policy, _, _ := unstructured.NestedString(old.Object, "spec", "updateStrategy", "proactive", "selectionPolicy", "sortPolicy")
+			policy, _, _ := unstructured.NestedString(old.Object, "spec", "updateStrategy", "proactive", "selectionPolicy",
+				"sortPolicy")
 			Expect(policy).To(Equal("AscendingOrder"))
 		})
 	})
@@ -120,7 +121,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			uid := string(r.vm("web-3").UID)
 			r.scale(pool, 2)
 			r.Step(pool)
-			Expect(r.events.Take()).To(ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
+			Expect(r.events.Take()).To(
+				ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
 			Expect(ExpectExists(pool)).To(havePoolReplicas(4, 4))
 			r.Step(pool)
 			r.Step(pool)
@@ -130,11 +132,12 @@ var _ = Describe("VirtualMachinePool", func() {
 
 		It("deletes what the selectors match, and reports the rest", func() {
 			pool := r.running(builder.MakePool("web").Replicas(3).With(func(s *poolSpec) {
-				s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
-					SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{Selectors: &poolv1.VirtualMachinePoolSelectors{
-						LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"old": "yes"}},
-					}},
-				}}
+				s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{
+					Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
+						SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{Selectors: &poolv1.VirtualMachinePoolSelectors{
+							LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"old": "yes"}},
+						}},
+					}}
 			}))
 			EditVM(r.vm("web-1"), func(vm *v1.VirtualMachine) { vm.Spec.Template.ObjectMeta.Labels["old"] = "yes" })
 			r.scale(pool, 0)
@@ -167,7 +170,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			return func(s *poolSpec) {
 				descending(s)
 				s.ScaleInStrategy.Proactive.StatePreservation = &state
-				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
+				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{
+					{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
 				s.VirtualMachineTemplate.Spec.Template.Spec.Volumes = []v1.Volume{
 					{Name: "root", VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}},
 				}
@@ -231,7 +235,8 @@ var _ = Describe("VirtualMachinePool", func() {
 			r = newPools()
 			pool = r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
 			dv, _ = disk(r.vm("web-0"))
-			Expect(K8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
+			Expect(K8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).
+				To(Succeed())
 			r.Step(pool)
 			Expect(hasOwner(ExpectExists(dv))).To(BeTrue())
 		})
@@ -362,7 +367,11 @@ var _ = Describe("VirtualMachinePool", func() {
 		It("leaves the VMs of a new pool of its name, which the cache does not show yet", func() {
 			pool := r.create(builder.MakePool("web"))
 			r.Settle(pool)
-			r.Writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, is := o.(*poolv1.VirtualMachinePool); return is }
+			r.Writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
+				_,
+					is := o.(*poolv1.VirtualMachinePool)
+				return is
+			}
 			r.ExpectSteady(pool)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(poolFinalizer))
 		})

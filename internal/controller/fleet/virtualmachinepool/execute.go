@@ -40,7 +40,8 @@ const (
 	actionResume   = "Resume"
 )
 
-// create creates VMs in batches of one, two, four and so on, so that a problem that affects all of them costs few requests.
+// create creates VMs in batches of one, two, four and so on, so that a problem that affects all of them costs few
+// requests.
 func create(ctx context.Context, s *Scope, count int) error {
 	free := &ordinals{pool: s.Pool.Name, taken: s.taken}
 	made, err := kit.CreateInBatches(count, func() (*v1.VirtualMachine, error) { return createOne(ctx, s, free) })
@@ -94,8 +95,8 @@ func (o *ordinals) take() int {
 	return o.next - 1
 }
 
-// remove deletes surplus VMs, those that fail, and those that get other disks. It deletes in the foreground: the disks of a VM are deleted
-// before the VM is, and so before a new VM gets its name.
+// remove deletes surplus VMs, those that fail, and those that get other disks. It deletes in the foreground: the disks
+// of a VM are deleted before the VM is, and so before a new VM gets its name.
 func remove(ctx context.Context, s *Scope, p *plan) error {
 	deletes := func(members []*member, action string, options ...client.DeleteOption) error {
 		return kit.InBatches(len(members), func(i int) error { return removeOne(ctx, s, members[i].vm, action, options...) })
@@ -111,7 +112,9 @@ func remove(ctx context.Context, s *Scope, p *plan) error {
 }
 
 // removeOne deletes a VM unless it has changed since it was read: it may have been detached or become ready.
-func removeOne(ctx context.Context, s *Scope, vm *v1.VirtualMachine, action string, options ...client.DeleteOption) error {
+func removeOne(
+	ctx context.Context, s *Scope, vm *v1.VirtualMachine, action string, options ...client.DeleteOption,
+) error {
 	options = append(options, client.Preconditions{UID: ptr.To(vm.UID), ResourceVersion: ptr.To(vm.ResourceVersion)})
 	err := s.Client.Delete(ctx, vm, options...)
 	if client.IgnoreNotFound(err) != nil {
@@ -146,8 +149,8 @@ func update(ctx context.Context, s *Scope, p *plan) error {
 	return err
 }
 
-// rewrite applies to a VM the changes of the template since the VM was created or last updated. If the VM's revision is unknown, the VM
-// keeps everything that the template does not have.
+// rewrite applies to a VM the changes of the template since the VM was created or last updated. If the VM's revision is
+// unknown, the VM keeps everything that the template does not have.
 func rewrite(ctx context.Context, s *Scope, m *member) error {
 	base := rendered{}
 	if from := s.revisions.specs[m.revision()]; from != nil {
@@ -217,15 +220,17 @@ var (
 	failedPruning  = failure{condition: poolapi.FailedRevisionPruningReason, action: actionPrune}
 )
 
-// fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts from the
-// state on the API server.
+// fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation
+// starts from the state on the API server.
 func (s *Scope) fail(kind failure, err error) {
 	if err = outcome.Failure(err); err == nil || s.Failure != nil {
 		return
 	}
 	s.Failure = &kit.Failure{Reason: kind.condition, Message: err.Error()}
 	if kind.event != "" {
-		s.Failure.Events = append(s.Failure.Events, kit.FailureEvent{Reason: kind.event, Action: kind.action, Note: fmt.Sprintf(kind.note, err)})
+		s.Failure.Events = append(s.Failure.Events,
+			kit.FailureEvent{Reason: kind.event, Action: kind.action, Note: fmt.Sprintf(kind.note, err)})
 	}
-	s.Failure.Events = append(s.Failure.Events, kit.FailureEvent{Reason: kind.condition, Action: kind.action, Note: err.Error()})
+	s.Failure.Events = append(s.Failure.Events,
+		kit.FailureEvent{Reason: kind.condition, Action: kind.action, Note: err.Error()})
 }

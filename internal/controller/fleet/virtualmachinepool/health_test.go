@@ -17,10 +17,12 @@ import (
 	"github.com/vireo-project/vireo/test/health"
 )
 
-// A pool counts as current only when its VMs follow the template and are ready, unless users have stopped them, or when it is paused.
+// A pool counts as current only when its VMs follow the template and are ready, unless users have stopped them, or when
+// it is paused.
 func TestHealth(t *testing.T) {
 	ready := func(m *member) {
-		conditions.Set(&m.vm.Status.Conditions, v1.VirtualMachineCondition{Type: v1.VirtualMachineReady, Status: corev1.ConditionTrue})
+		conditions.Set(&m.vm.Status.Conditions,
+			v1.VirtualMachineCondition{Type: v1.VirtualMachineReady, Status: corev1.ConditionTrue})
 	}
 	made := func(ordinal int, changes ...memberChange) *member {
 		return newMember(newSpec(0), ordinal, changes...)

@@ -13,8 +13,9 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// applyTemplate applies the differences between two renderings of a VM: base, from which it was created, and next. Changes by users,
-// such as a stopped run strategy, a hotplugged volume or a label, stay, unless the template has changed the same field.
+// applyTemplate applies the differences between two renderings of a VM: base, from which it was created, and next.
+// Changes by users, such as a stopped run strategy, a hotplugged volume or a label, stay, unless the template has
+// changed the same field.
 func applyTemplate(vm *v1.VirtualMachine, base, next rendered) error {
 	merged := v1.VirtualMachineSpec{}
 	if err := mergeInto(&merged, base.spec, next.spec, vm.Spec); err != nil {
@@ -96,8 +97,9 @@ func mergeInto[T any](out *T, base, next, current T) error {
 	return json.Unmarshal(raw, out)
 }
 
-// merge applies the changes from base to next to current. nil is an absent value. The second result is false if the merged value is absent.
-// Objects are merged by field, and lists of named objects by name; other values are replaced as a whole.
+// merge applies the changes from base to next to current. nil is an absent value. The second result is false if the
+// merged value is absent. Objects are merged by field, and lists of named objects by name; other values are replaced as
+// a whole.
 func merge(base, next, current any) (any, bool) {
 	if equality.Semantic.DeepEqual(base, next) {
 		return current, current != nil
@@ -125,8 +127,8 @@ func mergeObjects(base, next, current map[string]any) map[string]any {
 	return merged
 }
 
-// mergeNamed merges lists of named objects. The result has the order of next, followed by the items that only current has. Items that base
-// has and next does not are removed.
+// mergeNamed merges lists of named objects. The result has the order of next, followed by the items that only current
+// has. Items that base has and next does not are removed.
 func mergeNamed(base, next, current []any) []any {
 	b, n, c := byName(base), byName(next), byName(current)
 	var merged []any

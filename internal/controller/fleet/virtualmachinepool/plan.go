@@ -20,8 +20,9 @@ const defaultReplicas = 1
 // burst is how many VMs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
 const burst = 250
 
-// At most healBurst VMs of a pool are replaced within healPause, and none while that many are new or being deleted. The pool's settings
-// cannot lift this limit: a template that never starts, with a minFailingToStartDuration of 0, would otherwise keep virt-controller busy.
+// At most healBurst VMs of a pool are replaced within healPause, and none while that many are new or being deleted. The
+// pool's settings cannot lift this limit: a template that never starts, with a minFailingToStartDuration of 0, would
+// otherwise keep virt-controller busy.
 const (
 	healBurst = 10
 	healPause = time.Minute
@@ -51,7 +52,8 @@ type plan struct {
 	heal []*member
 	// rewrite are VMs whose spec gets the changes of the template; their guests continue to run.
 	rewrite []*member
-	// relabel are VMs that are labeled with the current revision because it is equal to theirs, and relabelInstance those whose VMIs are.
+	// relabel are VMs that are labeled with the current revision because it is equal to theirs, and relabelInstance those
+	// whose VMIs are.
 	relabel, relabelInstance []*member
 	// restart are VMs whose VMI is replaced, because it is not made from the current template.
 	restart []*member
@@ -73,7 +75,8 @@ func (p *plan) isEmpty() bool {
 func decide(s *state) *plan {
 	p := &plan{}
 	p.scale(s)
-	live := slices.DeleteFunc(slices.Clone(s.members), func(m *member) bool { return m.deleting() || slices.Contains(p.scaleIn, m) })
+	live := slices.DeleteFunc(slices.Clone(s.members),
+		func(m *member) bool { return m.deleting() || slices.Contains(p.scaleIn, m) })
 	p.healFailing(s, live)
 	live = slices.DeleteFunc(live, func(m *member) bool { return slices.Contains(p.heal, m) })
 	p.update(s, live)
@@ -84,8 +87,8 @@ func replicas(spec *poolv1.VirtualMachinePoolSpec) int {
 	return max(0, int(ptr.Deref(spec.Replicas, defaultReplicas)))
 }
 
-// scale compares the number of VMs with the wanted one. VMs that are being deleted count: their ordinals are free only once they are
-// deleted, and fewer other VMs have to be deleted.
+// scale compares the number of VMs with the wanted one. VMs that are being deleted count: their ordinals are free only
+// once they are deleted, and fewer other VMs have to be deleted.
 func (p *plan) scale(s *state) {
 	surplus := len(s.members) - replicas(s.spec)
 	if surplus <= 0 {
@@ -136,7 +139,8 @@ func (p *plan) healFailing(s *state, live []*member) {
 	}
 }
 
-// recent returns how many VMs are new or being deleted, and the time until the first of them is not new any more, or healPause.
+// recent returns how many VMs are new or being deleted, and the time until the first of them is not new any more, or
+// healPause.
 func (s *state) recent() (count int, pause time.Duration) {
 	pause = healPause
 	for _, m := range s.members {
@@ -191,7 +195,8 @@ func (p *plan) update(s *state, live []*member) {
 	}
 }
 
-// updated returns the VMs that are to follow the template, in the order of their restarts, and whether running ones restart.
+// updated returns the VMs that are to follow the template, in the order of their restarts, and whether running ones
+// restart.
 func updated(spec *poolv1.VirtualMachinePoolSpec, live []*member) (vms []*member, proactive bool, err error) {
 	strategy := spec.UpdateStrategy
 	if strategy != nil && strategy.Unmanaged != nil {
@@ -207,8 +212,8 @@ func updated(spec *poolv1.VirtualMachinePoolSpec, live []*member) (vms []*member
 	return vms, strategy == nil || strategy.Opportunistic == nil, nil
 }
 
-// compared returns the revisions that an update compares with the current one. Only these are read, because labels of VMs can contain any
-// names, and as many as there are VMs.
+// compared returns the revisions that an update compares with the current one. Only these are read, because labels of
+// VMs can contain any names, and as many as there are VMs.
 func compared(spec *poolv1.VirtualMachinePoolSpec, members []*member, current string) map[string]bool {
 	live := slices.DeleteFunc(slices.Clone(members), (*member).deleting)
 	vms, proactive, err := updated(spec, live)
@@ -241,8 +246,8 @@ func (p *plan) updateSpec(s *state, m *member) {
 	p.rewrite = append(p.rewrite, m)
 }
 
-// updateInstance restarts a guest that was not created from the current template, and returns how many more may become unavailable. A guest
-// that is not ready restarts regardless of that number.
+// updateInstance restarts a guest that was not created from the current template, and returns how many more may become
+// unavailable. A guest that is not ready restarts regardless of that number.
 func (p *plan) updateInstance(s *state, m *member, allowed int) int {
 	running := m.runningRevision()
 	if running == s.current {
@@ -269,7 +274,8 @@ func (p *plan) updateInstance(s *state, m *member, allowed int) int {
 	return allowed
 }
 
-// keepsState reports whether the disks of a deleted VM are kept for the next VM with its ordinal. Online has the same effect as Offline.
+// keepsState reports whether the disks of a deleted VM are kept for the next VM with its ordinal. Online has the same
+// effect as Offline.
 func keepsState(spec *poolv1.VirtualMachinePoolSpec) bool {
 	var policy *poolv1.StatePreservation
 	switch strategy := spec.ScaleInStrategy; {

@@ -100,7 +100,8 @@ func newMember(spec *poolv1.VirtualMachinePoolSpec, ordinal int, changes ...memb
 		OwnerReferences:   []metav1.OwnerReference{*metav1.NewControllerRef(m.vm, v1.VirtualMachineGroupVersionKind)},
 	}}
 	m.vmi.Status.Phase = v1.Running
-	m.vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue}}
+	m.vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceReady,
+		Status: corev1.ConditionTrue}}
 	for _, change := range changes {
 		change(m)
 	}
@@ -207,11 +208,13 @@ func all(changes ...memberChange) memberChange {
 func TestDecide(t *testing.T) {
 	type sort = poolv1.VirtualMachinePoolSortPolicy
 	const (
-		ascending, descending = poolv1.VirtualMachinePoolSortPolicyAscendingOrder, poolv1.VirtualMachinePoolSortPolicyDescendingOrder
-		newest, oldest        = poolv1.VirtualMachinePoolSortPolicyNewest, poolv1.VirtualMachinePoolSortPolicyOldest
+		ascending, descending = poolv1.VirtualMachinePoolSortPolicyAscendingOrder,
+			poolv1.VirtualMachinePoolSortPolicyDescendingOrder
+		newest, oldest = poolv1.VirtualMachinePoolSortPolicyNewest, poolv1.VirtualMachinePoolSortPolicyOldest
 	)
 	unmanaged := poolv1.VirtualMachinePoolScaleInStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}
-	opportunistic := poolv1.VirtualMachinePoolScaleInStrategy{Opportunistic: &poolv1.VirtualMachinePoolOpportunisticScaleInStrategy{}}
+	opportunistic := poolv1.VirtualMachinePoolScaleInStrategy{
+		Opportunistic: &poolv1.VirtualMachinePoolOpportunisticScaleInStrategy{}}
 	ssd := poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
 		SelectionPolicy: zone("a", ascending),
 	}}
@@ -290,7 +293,8 @@ func TestDecide(t *testing.T) {
 		{"three failed starts", newSpec(2, heals), members(crashed(3), crashed(2)), "heal 0"},
 		{"failing for five minutes", newSpec(1, heals), members(failing(v1.VirtualMachineStatusErrImagePull, 5*time.Minute)), "heal 0"},
 		{"failing for three minutes", newSpec(2, heals), members(
-			failing(v1.VirtualMachineStatusPvcNotFound, 3*time.Minute), failing(v1.VirtualMachineStatusDataVolumeError, time.Minute)), "after 2m0s"},
+			failing(v1.VirtualMachineStatusPvcNotFound, 3*time.Minute),
+			failing(v1.VirtualMachineStatusDataVolumeError, time.Minute)), "after 2m0s"},
 		{"starting for an hour", newSpec(1, heals), members(failing(v1.VirtualMachineStatusStarting, time.Hour)), ""},
 		{"unschedulable for an hour", newSpec(1, heals), members(failing(v1.VirtualMachineStatusUnschedulable, time.Hour)), ""},
 		{"stopped for an hour, started a minute ago", newSpec(1, heals), members(func(m *member) {
@@ -309,9 +313,11 @@ func TestDecide(t *testing.T) {
 			"heal 0 1 2 3 4 5 6 7 8 9, after 1m0s"},
 		{"healing waits while ten are new", newSpec(11, heals, func(s *poolv1.VirtualMachinePoolSpec) {
 			s.Autohealing.MinFailingToStartDuration = &metav1.Duration{}
-		}), members(slices.Repeat([]memberChange{all(failing(v1.VirtualMachineStatusPvcNotFound, 0), aged(20*time.Second))}, 11)...), "after 40s"},
+		}), members(slices.Repeat([]memberChange{all(failing(v1.VirtualMachineStatusPvcNotFound, 0), aged(20*time.Second))},
+			11)...), "after 40s"},
 		{"healing counts VMs that are being deleted", newSpec(11, heals), members(append(
-			slices.Repeat([]memberChange{all(deleted, aged(time.Hour))}, 10), all(crashed(3), aged(time.Hour)))...), "after 1m0s"},
+			slices.Repeat([]memberChange{all(deleted, aged(time.Hour))}, 10), all(crashed(3), aged(time.Hour)))...),
+			"after 1m0s"},
 		{"a failing VM that is too many is not healed", newSpec(1, heals), members(crashed(3), same), "scale in 0"},
 		{"other limits", newSpec(2, func(s *poolv1.VirtualMachinePoolSpec) {
 			s.Autohealing = &poolv1.VirtualMachinePoolAutohealingStrategy{
@@ -339,7 +345,8 @@ func TestDecide(t *testing.T) {
 
 func TestCompared(t *testing.T) {
 	unmanaged := updates(poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}})
-	opportunistic := updates(poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}})
+	opportunistic := updates(
+		poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}})
 	vmi := func(m *member) { m.vmi.Labels[v1.VirtualMachinePoolRevisionName] = "vmi" }
 	ssd := updates(poolv1.VirtualMachinePoolUpdateStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
 		SelectionPolicy: zone("a", poolv1.VirtualMachinePoolSortPolicyAscendingOrder),

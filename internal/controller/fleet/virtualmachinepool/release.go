@@ -38,7 +38,8 @@ func hasFinalizer(object client.Object) bool {
 
 // dropOwner removes an owner reference.
 func dropOwner(object client.Object, uid types.UID) {
-	object.SetOwnerReferences(slices.DeleteFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == uid }))
+	object.SetOwnerReferences(
+		slices.DeleteFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == uid }))
 }
 
 // patch changes the metadata of a VM unless it has changed since it was read. A VM that no longer exists is no error.
@@ -49,8 +50,8 @@ func patch(ctx context.Context, s *Scope, vm *v1.VirtualMachine, change func(*v1
 	return nil
 }
 
-// releaseLeftovers removes the finalizer from VMs of earlier pools of the name, and from VMs that were detached by removing their
-// owner reference.
+// releaseLeftovers removes the finalizer from VMs of earlier pools of the name, and from VMs that were detached by
+// removing their owner reference.
 func releaseLeftovers(ctx context.Context, s *Scope) error {
 	var uid types.UID
 	if s.Pool != nil {
@@ -86,8 +87,9 @@ func detach(ctx context.Context, s *Scope, vms []*v1.VirtualMachine) error {
 	return errors.Join(errs...)
 }
 
-// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, once it has removed them from the
-// owners of the disks that are to be kept. The disks of a VM that is deleted in the foreground, as when it is healed, are not kept.
+// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, once it has
+// removed them from the owners of the disks that are to be kept. The disks of a VM that is deleted in the foreground,
+// as when it is healed, are not kept.
 func releaseDeleting(ctx context.Context, s *Scope) error {
 	keeps := s.Pool.DeletionTimestamp == nil && keepsState(&s.Pool.Spec)
 	var errs []error
@@ -117,8 +119,9 @@ func releasePool(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// keepDisks removes the VM from the owners of its DataVolumes and claims, so that they are not deleted with it. The next VM of
-// its name adopts them. They are read from the API server, because one that the cache does not contain yet would be deleted.
+// keepDisks removes the VM from the owners of its DataVolumes and claims, so that they are not deleted with it. The
+// next VM of its name adopts them. They are read from the API server, because one that the cache does not contain yet
+// would be deleted.
 func keepDisks(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
 	dvs, claims := virtualmachine.DataVolumeNames(vm), virtualmachine.ClaimNames(vm)
 	errs := make([]error, 0, len(dvs)+len(claims))

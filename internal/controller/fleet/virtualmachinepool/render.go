@@ -26,8 +26,8 @@ type rendered struct {
 	spec                v1.VirtualMachineSpec
 }
 
-// render returns the VM with this ordinal. The ordinal is appended to the names of DataVolumes, and to those of ConfigMaps and Secrets if
-// the spec requests it.
+// render returns the VM with this ordinal. The ordinal is appended to the names of DataVolumes, and to those of
+// ConfigMaps and Secrets if the spec requests it.
 func render(spec *poolv1.VirtualMachinePoolSpec, ordinal int) rendered {
 	template := spec.VirtualMachineTemplate.DeepCopy()
 	out := rendered{labels: template.ObjectMeta.Labels, annotations: template.ObjectMeta.Annotations, spec: template.Spec}
@@ -111,7 +111,8 @@ func setRevision(vm *v1.VirtualMachine, revision string) {
 
 // same reports whether two specs render the same VM.
 func (r rendered) same(other rendered) bool {
-	return equality.Semantic.DeepEqual(r.labels, other.labels) && equality.Semantic.DeepEqual(r.annotations, other.annotations) &&
+	return equality.Semantic.DeepEqual(r.labels, other.labels) &&
+		equality.Semantic.DeepEqual(r.annotations, other.annotations) &&
 		equality.Semantic.DeepEqual(r.spec, other.spec)
 }
 

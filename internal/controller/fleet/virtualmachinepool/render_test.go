@@ -58,7 +58,8 @@ func TestRender(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.want["root"], tc.want["claim"] = []string{"root-3"}, []string{"root-3"}
-			tc.want["shared"], tc.want["shared claim"], tc.want["sysprep"] = []string{"shared"}, []string{"shared"}, []string{"sysprep"}
+			tc.want["shared"], tc.want["shared claim"], tc.want["sysprep"] = []string{"shared"}, []string{"shared"},
+				[]string{"sysprep"}
 			spec := newSpec(1, named, func(s *poolv1.VirtualMachinePoolSpec) {
 				s.NameGeneration = &poolv1.VirtualMachinePoolNameGeneration{
 					AppendIndexToConfigMapRefs: tc.configMaps, AppendIndexToSecretRefs: tc.secrets,
@@ -110,7 +111,8 @@ func namesIn(v *v1.Volume) (names []string) {
 }
 
 func TestNewVM(t *testing.T) {
-	pool := &poolv1.VirtualMachinePool{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "a", UID: "pool"}, Spec: *newSpec(1)}
+	pool := &poolv1.VirtualMachinePool{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "a", UID: "pool"},
+		Spec: *newSpec(1)}
 	pool.Spec.VirtualMachineTemplate.ObjectMeta.Annotations = map[string]string{"from": "template"}
 	vm := newVM(pool, 7, "web-1")
 	want := metav1.ObjectMeta{
@@ -182,7 +184,8 @@ func TestApplyTemplate(t *testing.T) {
 		}, func(s *poolv1.VirtualMachinePoolSpec) {
 			template(s).Tolerations = []corev1.Toleration{{Key: "template's"}}
 		},
-			func(vm *v1.VirtualMachine) any { return vm.Spec.Template.Spec.Tolerations }, []corev1.Toleration{{Key: "template's"}}},
+			func(vm *v1.VirtualMachine) any { return vm.Spec.Template.Spec.Tolerations },
+			[]corev1.Toleration{{Key: "template's"}}},
 		{"labels", func(vm *v1.VirtualMachine) { vm.Labels["mine"], vm.Labels["app"] = "x", "web" }, func(s *poolv1.VirtualMachinePoolSpec) {
 			s.VirtualMachineTemplate.ObjectMeta.Labels = map[string]string{"tier": "a"}
 		}, func(vm *v1.VirtualMachine) any { return vm.Labels },
@@ -193,11 +196,13 @@ func TestApplyTemplate(t *testing.T) {
 		{"UUID and serial number", func(vm *v1.VirtualMachine) {
 			vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "mine", Serial: "mine"}
 		}, func(s *poolv1.VirtualMachinePoolSpec) { template(s).Domain.Firmware = &v1.Firmware{UUID: "other"} },
-			func(vm *v1.VirtualMachine) any { return *vm.Spec.Template.Spec.Domain.Firmware }, v1.Firmware{UUID: "mine", Serial: "mine"}},
+			func(vm *v1.VirtualMachine) any { return *vm.Spec.Template.Spec.Domain.Firmware },
+			v1.Firmware{UUID: "mine", Serial: "mine"}},
 		{"a removed struct keeps what the user has in it", func(vm *v1.VirtualMachine) {
 			vm.Spec.Template.Spec.NodeSelector = map[string]string{"mine": "x"}
 		}, func(s *poolv1.VirtualMachinePoolSpec) { template(s).NodeSelector = map[string]string{"a": "b"} },
-			func(vm *v1.VirtualMachine) any { return vm.Spec.Template.Spec.NodeSelector }, map[string]string{"mine": "x", "a": "b"}},
+			func(vm *v1.VirtualMachine) any { return vm.Spec.Template.Spec.NodeSelector },
+			map[string]string{"mine": "x", "a": "b"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			vm := newMember(newSpec(1), 0).vm

@@ -24,8 +24,9 @@ import (
 	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
-// templateHashAnnotation of a revision is a hash of the template of VMs, by which the revision is found without reading its data. The
-// generation does not identify it, because scaling the pool changes the generation. The annotation is Vireo's own.
+// templateHashAnnotation of a revision is a hash of the template of VMs, by which the revision is found without reading
+// its data. The generation does not identify it, because scaling the pool changes the generation. The annotation is
+// Vireo's own.
 const templateHashAnnotation = "pool.kubevirt.io/template-hash"
 
 // revisions contains the ControllerRevisions of a pool, whose data is a spec.
@@ -103,8 +104,8 @@ func templateHash(spec *poolv1.VirtualMachinePoolSpec) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// createRevision stores the spec as a revision and returns its name. If another object has the name, such as the revision of
-// an earlier pool that is not deleted yet, the name gets a suffix.
+// createRevision stores the spec as a revision and returns its name. If another object has the name, such as the
+// revision of an earlier pool that is not deleted yet, the name gets a suffix.
 func createRevision(ctx context.Context, s *Scope, name, sum string) (string, error) {
 	for _, name := range []string{name, name + "-" + kit.Suffix(s.Pool.UID, uint64(s.Pool.Generation))} {
 		revision := &appsv1.ControllerRevision{
@@ -134,8 +135,8 @@ func createRevision(ctx context.Context, s *Scope, name, sum string) (string, er
 	return "", fmt.Errorf("create ControllerRevision %s: another object has the name", name)
 }
 
-// adoptRevision reports whether the existing object of this name is a revision of the pool. It adds the label by which revisions are found,
-// which a revision that KubeVirt created does not have, and sorts its keys.
+// adoptRevision reports whether the existing object of this name is a revision of the pool. It adds the label by which
+// revisions are found, which a revision that KubeVirt created does not have, and sorts its keys.
 func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevision) (bool, error) {
 	existing := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), existing); err != nil {
@@ -165,7 +166,8 @@ func (s *Scope) referencedRevisions() map[string]bool {
 	return names
 }
 
-// read reads the data of the revisions that an update compares with the current one. There are none unless an update is in progress.
+// read reads the data of the revisions that an update compares with the current one. There are none unless an update is
+// in progress.
 func (r *revisions) read(ctx context.Context, s *Scope) error {
 	for name := range compared(&s.Pool.Spec, s.members, r.current) {
 		if _, known := r.specs[name]; known {

@@ -26,7 +26,8 @@ func TestARevisionWithAHugeQuantityIsNotDecoded(t *testing.T) {
 		}},
 		Data: runtime.RawExtension{Raw: []byte(`{"virtualMachineTemplate":{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"1e-1000000000"}}}}}}}`)},
 	}
-	vm := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "web-0", Labels: map[string]string{v1.VirtualMachinePoolRevisionName: "web-1"}}}
+	vm := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "web-0",
+		Labels: map[string]string{v1.VirtualMachinePoolRevisionName: "web-1"}}}
 	vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
 	s := &Scope{
 		APIReader: fake.NewClientBuilder().WithObjects(revision).Build(), Key: client.ObjectKeyFromObject(pool), Pool: pool,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachinepool keeps the number of VMs of a pool at spec.replicas, and updates the VMs to the pool's template. Each file has
-// one concern; Run has the order.
+// Package virtualmachinepool keeps the number of VMs of a pool at spec.replicas, and updates the VMs to the pool's
+// template. Each file has one concern; Run has the order.
 //
-// What to do follows from the pool's VMs alone: classify.go finds and describes them, plan.go decides about creation, deletion,
-// healing and updates under one budget, render.go and merge.go compute VMs. All of these are pure. As with replica sets, no state is kept
-// between reconciliations: a plan that was made from the cache is made again from the API server's state before it is carried out, and the
-// names of VMs are deterministic.
+// What to do follows from the pool's VMs alone: classify.go finds and describes them, plan.go decides about creation,
+// deletion, healing and updates under one budget, render.go and merge.go compute VMs. All of these are pure. As with
+// replica sets, no state is kept between reconciliations: a plan that was made from the cache is made again from the
+// API server's state before it is carried out, and the names of VMs are deterministic.
 package virtualmachinepool
 
 import (
@@ -38,13 +38,14 @@ type Scope struct {
 	// Now is the time of the reconciliation.
 	Now time.Time
 
-	// Key is the name of the pool. Pool is the object, or nil if it does not exist. Its status stays as it was read until the
-	// status is written.
+	// Key is the name of the pool. Pool is the object, or nil if it does not exist. Its status stays as it was read until
+	// the status is written.
 	Key  client.ObjectKey
 	Pool *poolv1.VirtualMachinePool
 	// Selector matches the pool's VMs; nil while the spec has no valid one.
 	Selector labels.Selector
-	// VMs and VMIs are all VMs and VMIs of the namespace, and those of the pool after refresh. They belong to the cache and must not be changed.
+	// VMs and VMIs are all VMs and VMIs of the namespace, and those of the pool after refresh. They belong to the cache
+	// and must not be changed.
 	VMs  []v1.VirtualMachine
 	VMIs []v1.VirtualMachineInstance
 	// taken are the names of all VMs of the namespace.
@@ -81,12 +82,13 @@ func (s *Scope) Load(ctx context.Context) error {
 func (s *Scope) refresh(ctx context.Context) (err error) {
 	s.taken = map[string]bool{}
 	members := map[types.UID]bool{}
-	s.VMs, err = kit.Current(ctx, s.APIReader, v1.VirtualMachineGroupVersionKind, s.Key.Namespace, s.VMs, func(vm metav1.Object) bool {
-		s.taken[vm.GetName()] = true
-		isMember := metav1.IsControlledBy(vm, s.Pool)
-		members[vm.GetUID()] = isMember
-		return isMember
-	})
+	s.VMs, err = kit.Current(ctx, s.APIReader, v1.VirtualMachineGroupVersionKind, s.Key.Namespace, s.VMs,
+		func(vm metav1.Object) bool {
+			s.taken[vm.GetName()] = true
+			isMember := metav1.IsControlledBy(vm, s.Pool)
+			members[vm.GetUID()] = isMember
+			return isMember
+		})
 	if err != nil {
 		return err
 	}
@@ -182,8 +184,9 @@ func (s *Scope) plan(ctx context.Context) (*plan, error) {
 // reportPlan reports what the plan cannot do.
 func (s *Scope) reportPlan(p *plan) {
 	if p.kept > 0 {
-		s.fail(failedScaleIn, fmt.Errorf("%d of the VMs to delete do not match spec.scaleInStrategy.proactive.selectionPolicy.selectors: "+
-			"change the selectors or the labels in the templates of VMs", p.kept))
+		s.fail(failedScaleIn, fmt.Errorf(
+			"%d of the VMs to delete do not match spec.scaleInStrategy.proactive.selectionPolicy.selectors: "+
+				"change the selectors or the labels in the templates of VMs", p.kept))
 	}
 	s.fail(failedScaleIn, p.scaleInErr)
 	s.fail(failedUpdate, p.updateErr)

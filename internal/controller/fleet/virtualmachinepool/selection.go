@@ -17,8 +17,8 @@ import (
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 )
 
-// selected returns the members that a policy's selectors match, or all of them without a policy, in the order of its sort policy. The order
-// is the same in each reconciliation.
+// selected returns the members that a policy's selectors match, or all of them without a policy, in the order of its
+// sort policy. The order is the same in each reconciliation.
 func selected(members []*member, policy *poolv1.VirtualMachinePoolSelectionPolicy) ([]*member, error) {
 	if policy == nil {
 		policy = &poolv1.VirtualMachinePoolSelectionPolicy{}
@@ -32,7 +32,8 @@ func selected(members []*member, policy *poolv1.VirtualMachinePoolSelectionPolic
 	return picked, nil
 }
 
-// sorter returns the comparison of a sort policy. Random puts VMs that are not ready first, and the others in the order of a hash.
+// sorter returns the comparison of a sort policy. Random puts VMs that are not ready first, and the others in the order
+// of a hash.
 func sorter(policy poolv1.VirtualMachinePoolSortPolicy) func(a, b *member) int {
 	return func(a, b *member) int {
 		var order int
@@ -64,7 +65,8 @@ func hash(m *member) uint32 {
 	return h.Sum32()
 }
 
-// matcher returns a predicate for the selectors, which apply to the labels and to the node selector of the VM's template.
+// matcher returns a predicate for the selectors, which apply to the labels and to the node selector of the VM's
+// template.
 func matcher(selectors *poolv1.VirtualMachinePoolSelectors) (func(*member) bool, error) {
 	byLabel, byNode := labels.Everything(), labels.Everything()
 	if selectors != nil && selectors.LabelSelector != nil {

@@ -20,7 +20,8 @@ import (
 // messagePaused is the message of the condition ReplicaPaused. KubeVirt's.
 const messagePaused = "Pool controller is paused"
 
-// Reason and message of the condition Reconciling. The message is always the same, so that the condition is written twice for a change.
+// Reason and message of the condition Reconciling. The message is always the same, so that the condition is written
+// twice for a change.
 const (
 	reasonUnfinished  = "ReplicasNotReady"
 	messageUnfinished = "Not all VMs exist, are ready and follow the template."
@@ -50,15 +51,17 @@ func computeStatus(s *Scope) {
 	}
 }
 
-// unfinished reports whether the pool's VMs are not yet those that the spec wants. Nothing is done for a paused pool. VMs that users have
-// stopped need not be ready, and surplus VMs stay if the strategy says so.
+// unfinished reports whether the pool's VMs are not yet those that the spec wants. Nothing is done for a paused pool.
+// VMs that users have stopped need not be ready, and surplus VMs stay if the strategy says so.
 func (s *Scope) unfinished() bool {
 	if s.Pool.Spec.Paused {
 		return false
 	}
-	return s.Failure != nil || s.pending || len(s.members) < replicas(&s.Pool.Spec) || slices.ContainsFunc(s.members, func(m *member) bool {
-		return m.deleting() || m.shouldRun() && (!m.ready() || !conditions.IsTrue(m.vm.Status.Conditions, v1.VirtualMachineReady))
-	})
+	return s.Failure != nil || s.pending || len(s.members) < replicas(&s.Pool.Spec) ||
+		slices.ContainsFunc(s.members, func(m *member) bool {
+			return m.deleting() ||
+				m.shouldRun() && (!m.ready() || !conditions.IsTrue(m.vm.Status.Conditions, v1.VirtualMachineReady))
+		})
 }
 
 func (s *Scope) set(kind poolv1.VirtualMachinePoolConditionType, reason, message string) {

@@ -54,7 +54,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 
 		It("keep what users changed", func() {
 			pool := r.running(builder.MakePool("web"))
-			hotplugged := v1.Volume{Name: "more", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "more"}}}
+			hotplugged := v1.Volume{Name: "more",
+				VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "more"}}}
 			EditVM(r.vm("web-0"), func(vm *v1.VirtualMachine) {
 				vm.Labels["mine"] = "yes"
 				vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
@@ -89,7 +90,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 		It("replace VMs if the template has other disks", func() {
 			pool := r.running(builder.MakePool("web").With(oneByOne))
 			r.change(pool, func(s *poolSpec) {
-				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
+				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{
+					{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
 			})
 			r.Step(pool)
 			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
@@ -111,7 +113,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 
 		It("leave guests alone if they are opportunistic, and VMs if they are unmanaged", func() {
 			pool := r.running(builder.MakePool("web").With(func(s *poolSpec) {
-				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}}
+				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{
+					Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}}
 			}))
 			r.change(pool, hostname("b"))
 			r.Step(pool)
@@ -119,7 +122,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			Expect(r.revisions()).To(HaveLen(2), "the VMI names the old one")
 			Expect(r.vmi("web-0").DeletionTimestamp).To(BeNil())
 			r.change(pool, func(s *poolSpec) {
-				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}
+				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{
+					Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}
 				hostname("c")(s)
 			})
 			r.Step(pool)
@@ -166,7 +170,8 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			r.ExpectSteady(pool)
 		})
 
-		// unsort replaces a revision by one whose keys have the order of the fields of Go's struct, as KubeVirt and earlier versions wrote it.
+		// unsort replaces a revision by one whose keys have the order of the fields of Go's struct, as KubeVirt and earlier
+		// versions wrote it.
 		unsort := func(pool *poolv1.VirtualMachinePool, labels map[string]string) *appsv1.ControllerRevision {
 			GinkgoHelper()
 			sorted := ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}})
@@ -207,15 +212,16 @@ var _ = Describe("VirtualMachinePool that changes its VMs", func() {
 			expectOrphaned(pool, old.Data.Raw)
 		})
 
-		DescribeTable("are sorted while the pool is being orphaned", func(labels func(*poolv1.VirtualMachinePool) map[string]string) {
-			pool := r.create(builder.MakePool("web"))
-			r.Settle(pool)
-			old := unsort(pool, labels(pool))
-			Expect(K8sClient.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
-			r.Step(pool)
-			r.ExpectSteady(pool)
-			expectOrphaned(pool, old.Data.Raw)
-		},
+		DescribeTable("are sorted while the pool is being orphaned",
+			func(labels func(*poolv1.VirtualMachinePool) map[string]string) {
+				pool := r.create(builder.MakePool("web"))
+				r.Settle(pool)
+				old := unsort(pool, labels(pool))
+				Expect(K8sClient.Delete(ctx, pool, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+				r.Step(pool)
+				r.ExpectSteady(pool)
+				expectOrphaned(pool, old.Data.Raw)
+			},
 			Entry("those of an earlier version", ours),
 			Entry("those of KubeVirt, which have no label", func(*poolv1.VirtualMachinePool) map[string]string { return nil }),
 		)

@@ -56,7 +56,8 @@ func newPools() *pools {
 		Steps:  Steps{Writes: NewWrites()},
 		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
-	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.Writes, APIReader: AsController, Recorder: r.events, Clock: r.clock}
+	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.Writes, APIReader: AsController, Recorder: r.events,
+		Clock: r.clock}
 	r.Of = r.Reconciler
 	return r
 }
@@ -140,7 +141,8 @@ func (r *pools) fails(name string, status v1.VirtualMachinePrintableStatus, sinc
 	r.status(name, func(s *v1.VirtualMachineStatus) {
 		s.PrintableStatus = status
 		s.Conditions = []v1.VirtualMachineCondition{{
-			Type: v1.VirtualMachineReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(r.clock.Now().Add(-since)),
+			Type: v1.VirtualMachineReady, Status: corev1.ConditionFalse,
+			LastTransitionTime: metav1.NewTime(r.clock.Now().Add(-since)),
 		}}
 	})
 }
@@ -200,16 +202,20 @@ func hostname(name string) func(*poolSpec) {
 }
 
 func descending(s *poolSpec) {
-	s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
-		SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyDescendingOrder)},
-	}}
+	s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{
+		Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
+			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(
+				poolv1.VirtualMachinePoolSortPolicyDescendingOrder)},
+		}}
 }
 
 func oneByOne(s *poolSpec) {
 	s.MaxUnavailable = ptr.To(intstr.FromInt32(1))
-	s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
-		SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyAscendingOrder)},
-	}}
+	s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{
+		Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
+			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(
+				poolv1.VirtualMachinePoolSortPolicyAscendingOrder)},
+		}}
 }
 
 func healing(s *poolSpec) { s.Autohealing = &poolv1.VirtualMachinePoolAutohealingStrategy{} }

@@ -32,8 +32,8 @@ import (
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
-// Reconciler approves and signs the certificate requests of our components, and denies all other requests for our signers. It ignores
-// requests for other signers.
+// Reconciler approves and signs the certificate requests of our components, and denies all other requests for our
+// signers. It ignores requests for other signers.
 type Reconciler struct {
 	client.Client
 	// Namespace is the install namespace.
@@ -107,8 +107,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return outcome.Result(ctx, client.IgnoreNotFound(err))
 }
 
-func (r *Reconciler) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, why *certificate.DeniedError) error {
-	ctrl.LoggerFrom(ctx).Info("Refused a certificate", "signer", csr.Spec.SignerName, "user", csr.Spec.Username, "reason", why.Reason, "message", why.Message)
+func (r *Reconciler) refuse(
+	ctx context.Context, csr *certificatesv1.CertificateSigningRequest, why *certificate.DeniedError,
+) error {
+	ctrl.LoggerFrom(ctx).Info("Refused a certificate", "signer", csr.Spec.SignerName, "user", csr.Spec.Username, "reason",
+		why.Reason, "message", why.Message)
 	if approved(csr) {
 		r.condition(csr, certificatesv1.CertificateFailed, why.Reason, why.Message)
 		return r.Status().Update(ctx, csr)
@@ -118,7 +121,8 @@ func (r *Reconciler) refuse(ctx context.Context, csr *certificatesv1.Certificate
 }
 
 func (r *Reconciler) grant(
-	ctx context.Context, csr *certificatesv1.CertificateSigningRequest, role certificate.Role, wanted *x509.CertificateRequest,
+	ctx context.Context, csr *certificatesv1.CertificateSigningRequest, role certificate.Role,
+	wanted *x509.CertificateRequest,
 ) error {
 	// 1. A request is approved only if it can be signed. The watch of the authority's Secret requeues it.
 	secret := &corev1.Secret{}
@@ -139,7 +143,8 @@ func (r *Reconciler) grant(
 	}
 	// 2. Approval and certificate are separate subresources with separate permissions.
 	if !approved(csr) {
-		r.condition(csr, certificatesv1.CertificateApproved, certificate.ReasonApproved, "The request of a KubeVirt component for its own certificate.")
+		r.condition(csr, certificatesv1.CertificateApproved, certificate.ReasonApproved,
+			"The request of a KubeVirt component for its own certificate.")
 		if err := r.SubResource("approval").Update(ctx, csr); err != nil {
 			return fmt.Errorf("cannot approve: %w", err)
 		}
@@ -148,7 +153,8 @@ func (r *Reconciler) grant(
 	if err := r.Status().Update(ctx, csr); err != nil {
 		return fmt.Errorf("cannot write the certificate: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Signed a certificate", "signer", csr.Spec.SignerName, "user", csr.Spec.Username, "names", wanted.DNSNames)
+	ctrl.LoggerFrom(ctx).Info("Signed a certificate", "signer", csr.Spec.SignerName, "user", csr.Spec.Username, "names",
+		wanted.DNSNames)
 	return nil
 }
 
@@ -166,6 +172,7 @@ func (r *Reconciler) condition(
 ) {
 	now := metav1.NewTime(kit.Now(r.Clock))
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now,
+		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: now,
+		LastTransitionTime: now,
 	})
 }

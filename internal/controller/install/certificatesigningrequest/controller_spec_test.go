@@ -38,7 +38,8 @@ var _ = Describe("CertificateSigningRequest", func() {
 	)
 	// request creates a request as a service account of the installation whose token is bound to a node. The API server
 	// records the requester in the spec.
-	request := func(account, node string, role certificate.Role, subject certificate.Subject, usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
+	request := func(account, node string, role certificate.Role, subject certificate.Subject,
+		usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
 		GinkgoHelper()
 		who := rest.CopyConfig(AdminConfig)
 		who.Impersonate = rest.ImpersonationConfig{
@@ -57,8 +58,9 @@ var _ = Describe("CertificateSigningRequest", func() {
 		csr := &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
-				SignerName: role.Signer(), Usages: append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, usages...),
-				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+				SignerName: role.Signer(),
+				Usages:     append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, usages...),
+				Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
 			},
 		}
 		Expect(c.Create(ctx, csr)).To(Succeed())
@@ -66,7 +68,8 @@ var _ = Describe("CertificateSigningRequest", func() {
 	}
 	agentRequest := func(node, of string) *certificatesv1.CertificateSigningRequest {
 		GinkgoHelper()
-		return request("kubevirt-handler", node, certificate.AgentServing, certificate.AgentSubject(of), certificatesv1.UsageServerAuth)
+		return request("kubevirt-handler", node, certificate.AgentServing, certificate.AgentSubject(of),
+			certificatesv1.UsageServerAuth)
 	}
 	reconcile := func(csr *certificatesv1.CertificateSigningRequest) {
 		GinkgoHelper()
@@ -118,10 +121,12 @@ var _ = Describe("CertificateSigningRequest", func() {
 
 	It("denies an agent's request for virt-api's certificate", func() {
 		NewAuthority(namespace, certificate.APIClient, time.Now())
-		csr := request("kubevirt-handler", "blue", certificate.APIClient, certificate.APIClientSubject(), certificatesv1.UsageClientAuth)
+		csr := request("kubevirt-handler", "blue", certificate.APIClient, certificate.APIClientSubject(),
+			certificatesv1.UsageClientAuth)
 		reconcile(csr)
 		Expect(condition(csr).Reason).To(Equal(certificate.ReasonWrongRequester))
-		csr = request("kubevirt-apiserver", "blue", certificate.APIClient, certificate.APIClientSubject(), certificatesv1.UsageClientAuth)
+		csr = request("kubevirt-apiserver", "blue", certificate.APIClient, certificate.APIClientSubject(),
+			certificatesv1.UsageClientAuth)
 		reconcile(csr)
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
 	})
@@ -158,16 +163,19 @@ var _ = Describe("CertificateSigningRequest", func() {
 	It("approves nothing without an authority, and enqueues the unsigned requests when it exists", func() {
 		csr := agentRequest("blue", "blue")
 		steps.ExpectSteady(csr)
-		Expect(reconciler.Unsigned(ctx, nil)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
+		Expect(reconciler.Unsigned(ctx, nil)).To(
+			ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
 		NewAuthority(namespace, certificate.AgentServing, time.Now())
 		reconcile(csr)
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
-		Expect(reconciler.Unsigned(ctx, nil)).NotTo(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
+		Expect(reconciler.Unsigned(ctx, nil)).NotTo(
+			ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
 	})
 
 	It("does not touch requests to other signers", func() {
 		csr := agentRequest("blue", "blue")
-		other := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"}, Spec: csr.Spec}
+		other := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+			Spec: csr.Spec}
 		other.Spec.SignerName = "example.org/some-signer"
 		Expect(K8sClient.Create(ctx, other)).To(Succeed())
 		steps.ExpectSteady(other)

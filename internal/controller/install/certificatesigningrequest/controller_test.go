@@ -22,7 +22,8 @@ func TestLifetime(t *testing.T) {
 		{ptr.To[int32](3600), time.Hour},
 		{ptr.To[int32](3600 * 1000), 24 * time.Hour},
 	} {
-		csr := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: test.requested}}
+		csr := &certificatesv1.CertificateSigningRequest{
+			Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: test.requested}}
 		if got := lifetime(csr, clusterconfig.Default()); got != test.want {
 			t.Errorf("%v seconds requested: %v, want %v", ptr.Deref(test.requested, 0), got, test.want)
 		}

@@ -20,8 +20,9 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
 )
 
-// authorities creates or rotates the authority of each role, independently of the others. It returns the certificates to trust
-// for each role and when to check again. The error joins those of the roles that failed; their trusted certificates stay.
+// authorities creates or rotates the authority of each role, independently of the others. It returns the certificates
+// to trust for each role and when to check again. The error joins those of the roles that failed; their trusted
+// certificates stay.
 func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, recheck time.Time, err error) {
 	bundles = map[string][]byte{}
 	var errs []error
@@ -56,8 +57,8 @@ func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, rech
 	return bundles, recheck, errors.Join(errs...)
 }
 
-// controllerBundle returns the CA certificates of virt-controller's own server, with which virt-api verifies it. Another
-// reconciler writes their Secret.
+// controllerBundle returns the CA certificates of virt-controller's own server, with which virt-api verifies it.
+// Another reconciler writes their Secret.
 func controllerBundle(ctx context.Context, s *Scope) ([]byte, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: certificate.WebhooksSecret}, secret)
@@ -80,9 +81,11 @@ func publishedBundle(ctx context.Context, s *Scope, role certificate.Role) ([]by
 	return []byte(published.Data[role.Name]), nil
 }
 
-// publishedBundles returns the CA certificates that verifiers of a role have: those that are published for the components and, for
-// virt-api, those that the API server has. It reads them only while there is a successor.
-func publishedBundles(ctx context.Context, s *Scope, role certificate.Role, authority certificate.Authority) ([][]byte, error) {
+// publishedBundles returns the CA certificates that verifiers of a role have: those that are published for the
+// components and, for virt-api, those that the API server has. It reads them only while there is a successor.
+func publishedBundles(
+	ctx context.Context, s *Scope, role certificate.Role, authority certificate.Authority,
+) ([][]byte, error) {
 	if !authority.HasSuccessor() {
 		return nil, nil
 	}
@@ -101,9 +104,11 @@ func publishedBundles(ctx context.Context, s *Scope, role certificate.Role, auth
 	return bundles, nil
 }
 
-// ensureAuthority creates or rotates the authority of a role when that is due. With an error it returns the authority as it is
-// stored, or an empty one if it cannot be read.
-func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (current certificate.Authority, next time.Time, err error) {
+// ensureAuthority creates or rotates the authority of a role when that is due. With an error it returns the authority
+// as it is stored, or an empty one if it cannot be read.
+func ensureAuthority(
+	ctx context.Context, s *Scope, role certificate.Role,
+) (current certificate.Authority, next time.Time, err error) {
 	secret := &corev1.Secret{}
 	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: role.AuthoritySecret()}, secret)
 	missing := apierrors.IsNotFound(err)

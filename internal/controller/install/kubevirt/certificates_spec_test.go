@@ -52,8 +52,10 @@ var _ = Describe("KubeVirt with certificates", func() {
 
 		clock.SetTime(clock.Now().Add(6 * day))
 		Expect(again()).To(BeNumerically("~", 10*time.Minute, time.Minute))
-		Expect(ExpectExists(k.authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).To(Equal(first), "the successor must not sign before it is trusted")
-		Expect(ExpectExists(k.bundles()).Data[certificate.AgentServing.Name]).To(SatisfyAll(HavePrefix(string(first)), Not(Equal(string(first)))))
+		Expect(ExpectExists(k.authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).
+			To(Equal(first), "the successor must not sign before it is trusted")
+		Expect(ExpectExists(k.bundles()).Data[certificate.AgentServing.Name]).
+			To(SatisfyAll(HavePrefix(string(first)), Not(Equal(string(first)))))
 
 		clock.SetTime(clock.Now().Add(11 * time.Minute))
 		again()
@@ -67,14 +69,16 @@ var _ = Describe("KubeVirt with certificates", func() {
 		Expect(ExpectExists(k.kv).Status.TargetDeploymentID).To(Equal(id), "a new authority is no new installation")
 
 		// Another lifetime replaces it.
-		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "168h0m0s"))
+		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).
+			To(HaveKeyWithValue(certificate.DurationAnnotation, "168h0m0s"))
 		before := ExpectExists(k.kv).DeepCopy()
 		k.kv.Spec.CertificateRotationStrategy.SelfSigned = &v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{
 			Duration: &metav1.Duration{Duration: day}, RenewBefore: &metav1.Duration{Duration: 6 * time.Minute},
 		}}
 		Expect(K8sClient.Patch(ctx, k.kv, client.MergeFrom(before))).To(Succeed())
 		Expect(again()).To(BeNumerically("~", 3*time.Minute, 5*time.Second))
-		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "24h0m0s"))
+		Expect(ExpectExists(k.authority(certificate.AgentServing)).Annotations).
+			To(HaveKeyWithValue(certificate.DurationAnnotation, "24h0m0s"))
 		clock.SetTime(clock.Now().Add(3 * time.Minute))
 		again()
 		Expect(ExpectExists(k.authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).NotTo(Equal(second))
@@ -138,7 +142,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 
 		// An unreadable authority does not remove the trusted certificates.
 		k.reconciler.Client = interceptor.NewClient(k.writes, interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+				opts ...client.GetOption) error {
 				if key.Name == refused.Name {
 					return ErrInjected
 				}
@@ -167,7 +172,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 		clock.SetTime(clock.Now().Add(154 * time.Hour))
 		for range 2 {
 			Expect(k.reconcile(k.kv)).To(MatchError(ErrInjected))
-			k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
+			k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue,
+				kubevirt.ReasonCertificateRotationOverdue)
 			Expect(k.kv.Status.Conditions[0].Message).To(SatisfyAll(ContainSubstring(refused.Name), ContainSubstring("ends at"),
 				Not(ContainSubstring(k.authority(certificate.APIServing).Name))))
 		}
@@ -185,7 +191,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 			csr := &certificatesv1.CertificateSigningRequest{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 				Spec: certificatesv1.CertificateSigningRequestSpec{
-					SignerName: certificate.AgentServing.Signer(), Request: someRequest(), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
+					SignerName: certificate.AgentServing.Signer(), Request: someRequest(),
+					Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
 				},
 			}
 			who := rest.CopyConfig(AdminConfig)
@@ -208,7 +215,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
 		Expect(k.kv.Status.Conditions[0].Message).To(SatisfyAll(
-			ContainSubstring(csr.Name), ContainSubstring(certificate.AgentServing.Signer()), Not(ContainSubstring(stranger.Name))))
+			ContainSubstring(csr.Name), ContainSubstring(certificate.AgentServing.Signer()),
+			Not(ContainSubstring(stranger.Name))))
 	})
 
 	It("reports a component that has requested no certificate", func() {
@@ -216,13 +224,15 @@ var _ = Describe("KubeVirt with certificates", func() {
 		k.reconciler.Clock = clock
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		agent := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "virt-handler-x", Labels: map[string]string{v1.AppLabel: "virt-handler"}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "virt-handler-x",
+				Labels: map[string]string{v1.AppLabel: "virt-handler"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 		}
 		ExpectCreated(agent)
 		agent.Status = corev1.PodStatus{
-			Phase:             corev1.PodRunning,
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+			Phase: corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
 			Conditions: []corev1.PodCondition{{
 				Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(clock.Now()),
 			}},
@@ -240,7 +250,8 @@ var _ = Describe("KubeVirt with certificates", func() {
 			csr := &certificatesv1.CertificateSigningRequest{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 				Spec: certificatesv1.CertificateSigningRequestSpec{
-					SignerName: role.Signer(), Request: someRequest(), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
+					SignerName: role.Signer(), Request: someRequest(),
+					Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
 				},
 			}
 			Expect(c.Create(ctx, csr)).To(Succeed())
@@ -258,8 +269,10 @@ var _ = Describe("KubeVirt with certificates", func() {
 		clock.SetTime(clock.Now().Add(10*time.Minute + time.Second))
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.expectCondition(k.kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
-		Expect(k.kv.Status.Conditions[0].Message).To(SatisfyAll(ContainSubstring(agent.Name), ContainSubstring(certificate.AgentServing.Signer()),
-			ContainSubstring(certificate.AgentServing.Requester(k.namespace)), Not(ContainSubstring(certificate.AgentMigration.Signer()))))
+		Expect(k.kv.Status.Conditions[0].Message).To(
+			SatisfyAll(ContainSubstring(agent.Name), ContainSubstring(certificate.AgentServing.Signer()),
+				ContainSubstring(certificate.AgentServing.Requester(k.namespace)),
+				Not(ContainSubstring(certificate.AgentMigration.Signer()))))
 		Expect(k.recorded.Take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
 
 		requestCertificate(certificate.AgentServing, agent.UID)

@@ -12,12 +12,14 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/commoninstancetypes"
 )
 
-// The common instance types and preferences are small, and VMs of all namespaces may refer to them: only their owner may change them.
+// The common instance types and preferences are small, and VMs of all namespaces may refer to them: only their owner
+// may change them.
 // +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachineclusterinstancetypes;virtualmachineclusterpreferences,verbs=list;watch;create;patch;delete
 
 // Reasons of the condition CommonInstancetypesDeployed.
 const (
-	// ReasonForeignInstancetypes means that objects with the names of common ones belong to another client, and are left unchanged.
+	// ReasonForeignInstancetypes means that objects with the names of common ones belong to another client, and are left
+	// unchanged.
 	ReasonForeignInstancetypes = "ForeignObjects"
 	// ReasonCommonInstancetypesFailed means that the common ones could not be applied or removed.
 	ReasonCommonInstancetypesFailed = "RequestsFailed"
@@ -30,8 +32,8 @@ func (s *Scope) commonInstancetypes() commoninstancetypes.Installer {
 	return commoninstancetypes.Installer{Client: s.Client, APIReader: s.APIReader}
 }
 
-// syncCommonInstancetypes applies the common instance types and preferences, or removes them if they are not wanted. A failure is
-// reported by a condition of its own: guests without them are not affected.
+// syncCommonInstancetypes applies the common instance types and preferences, or removes them if they are not wanted. A
+// failure is reported by a condition of its own: guests without them are not affected.
 func syncCommonInstancetypes(ctx context.Context, s *Scope) {
 	if s.Config.CommonInstancetypes {
 		s.CommonForeign, s.CommonErr = s.commonInstancetypes().Apply(ctx)

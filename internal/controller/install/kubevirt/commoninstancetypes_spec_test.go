@@ -58,7 +58,8 @@ var _ = Describe("Common instance types", func() {
 	}
 	enable := func(enabled bool) {
 		GinkgoHelper()
-		ExpectExists(kv).Spec.Configuration.CommonInstancetypesDeployment = &v1.CommonInstancetypesDeployment{Enabled: ptr.To(enabled)}
+		ExpectExists(kv).Spec.Configuration.CommonInstancetypesDeployment = &v1.CommonInstancetypesDeployment{Enabled: ptr.To(
+			enabled)}
 		Expect(K8sClient.Update(ctx, kv)).To(Succeed())
 	}
 	condition := func() *v1.KubeVirtCondition {
@@ -76,7 +77,8 @@ var _ = Describe("Common instance types", func() {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		Expect(err).NotTo(HaveOccurred())
 		unversioned := toUnstructured(content, v1beta1.GroupVersion.WithKind("VirtualMachineClusterInstancetype"))
-		Expect(K8sClient.Apply(ctx, client.ApplyConfigurationFromUnstructured(unversioned), client.FieldOwner(manager), client.ForceOwnership)).
+		Expect(K8sClient.Apply(ctx, client.ApplyConfigurationFromUnstructured(unversioned), client.FieldOwner(manager),
+			client.ForceOwnership)).
 			To(Succeed())
 	}
 
@@ -87,7 +89,8 @@ var _ = Describe("Common instance types", func() {
 		writes = NewWrites()
 		reconciler = &kubevirt.Reconciler{
 			Client: writes, APIReader: AsController, Recorder: &RecordedEvents{}, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(
+				clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 		}
 		kv = &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt"}}
 		ExpectCreated(kv)
@@ -101,7 +104,8 @@ var _ = Describe("Common instance types", func() {
 		small := ExpectExists(instancetype("u1.small"))
 		Expect(small.Spec).To(Equal(commonInstancetype("u1.small").Spec))
 		Expect(small.Labels).To(SatisfyAll(HaveKeyWithValue("app.kubernetes.io/managed-by", "virt-operator"),
-			HaveKeyWithValue("app.kubernetes.io/component", "kubevirt"), HaveKeyWithValue("instancetype.kubevirt.io/vendor", "kubevirt.io")))
+			HaveKeyWithValue("app.kubernetes.io/component", "kubevirt"),
+			HaveKeyWithValue("instancetype.kubevirt.io/vendor", "kubevirt.io")))
 		before := commonVersions()
 		Expect(pass()).To(Succeed())
 		Expect(commonVersions()).To(Equal(before))
@@ -157,8 +161,10 @@ var _ = Describe("Common instance types", func() {
 		Expect(reported).NotTo(BeNil())
 		Expect(reported.Status).To(Equal(corev1.ConditionFalse))
 		Expect(reported.Reason).To(Equal(kubevirt.ReasonForeignInstancetypes))
-		Expect(reported.Message).To(SatisfyAll(HavePrefix("VirtualMachineClusterInstancetype u1.micro, VirtualMachineClusterInstancetype u1.small, "+
-			"VirtualMachineClusterInstancetype u1.medium, VirtualMachineClusterInstancetype u1.large already existed"), ContainSubstring("delete them")))
+		Expect(reported.Message).To(
+			SatisfyAll(HavePrefix("VirtualMachineClusterInstancetype u1.micro, VirtualMachineClusterInstancetype u1.small, "+
+				"VirtualMachineClusterInstancetype u1.medium, VirtualMachineClusterInstancetype u1.large already existed"),
+				ContainSubstring("delete them")))
 
 		By("giving the name back")
 		Expect(K8sClient.Delete(ctx, user)).To(Succeed())
@@ -202,9 +208,12 @@ var _ = Describe("Common instance types", func() {
 	It("are applied without one that the API server refuses, which a condition names until it succeeds", func() {
 		refuse := true
 		reconciler.Client = interceptor.NewClient(writes, interceptor.Funcs{
-			Apply: func(ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-				if named, ok := object.(interface{ GetName() string }); ok && refuse && strings.HasPrefix(named.GetName(), "u1.nano") {
-					return apierrors.NewForbidden(v1beta1.GroupVersion.WithResource("virtualmachineclusterinstancetypes").GroupResource(),
+			Apply: func(ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration,
+				opts ...client.ApplyOption) error {
+				if named, ok := object.(interface{ GetName() string }); ok && refuse &&
+					strings.HasPrefix(named.GetName(), "u1.nano") {
+					return apierrors.NewForbidden(
+						v1beta1.GroupVersion.WithResource("virtualmachineclusterinstancetypes").GroupResource(),
 						named.GetName(), ErrInjected)
 				}
 				return c.Apply(ctx, object, opts...)
@@ -246,7 +255,8 @@ func reconcileInFull(reconciler *kubevirt.Reconciler, kv *v1.KubeVirt) {
 	}
 }
 
-// clusterInstancetypes returns the cluster's instance types and preferences with the names of common ones or with our labels.
+// clusterInstancetypes returns the cluster's instance types and preferences with the names of common ones or with our
+// labels.
 func clusterInstancetypes() []client.Object {
 	GinkgoHelper()
 	names := map[string]bool{}
@@ -256,7 +266,8 @@ func clusterInstancetypes() []client.Object {
 	for _, object := range common.Preferences() {
 		names[object.Name] = true
 	}
-	instancetypes, preferences := &v1beta1.VirtualMachineClusterInstancetypeList{}, &v1beta1.VirtualMachineClusterPreferenceList{}
+	instancetypes, preferences := &v1beta1.VirtualMachineClusterInstancetypeList{},
+		&v1beta1.VirtualMachineClusterPreferenceList{}
 	Expect(K8sClient.List(ctx, instancetypes)).To(Succeed())
 	Expect(K8sClient.List(ctx, preferences)).To(Succeed())
 	var found []client.Object
@@ -292,7 +303,8 @@ func ExpectNoCommonInstancetypes() {
 
 // withoutCommonInstancetypes is for specs that do not depend on them.
 func withoutCommonInstancetypes() v1.KubeVirtConfiguration {
-	return v1.KubeVirtConfiguration{CommonInstancetypesDeployment: &v1.CommonInstancetypesDeployment{Enabled: ptr.To(false)}}
+	return v1.KubeVirtConfiguration{CommonInstancetypesDeployment: &v1.CommonInstancetypesDeployment{Enabled: ptr.To(
+		false)}}
 }
 
 func deleteCommonInstancetypes() {

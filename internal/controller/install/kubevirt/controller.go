@@ -82,7 +82,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=monitoring.coreos.com,namespace=kubevirt,resources=prometheusrules,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,namespace=kubevirt,resources=roles;rolebindings,resourceNames=kubevirt-monitoring,verbs=list;watch;create;patch;delete
-// The permissions of the Role kubevirt-monitoring, which is for Prometheus. A client can grant only permissions that it has itself.
+// The permissions of the Role kubevirt-monitoring, which is for Prometheus. A client can grant only permissions that it
+// has itself.
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;endpoints,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,namespace=kubevirt,resources=endpointslices,verbs=get;list;watch
 
@@ -124,9 +125,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// Our own status writes do not trigger a reconciliation.
 		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.DaemonSet{}, everyKubeVirt, managed).
-		Watches(&appsv1.Deployment{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			return o.GetNamespace() == r.Namespace && (o.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy || o.GetName() == manifests.ControllerName)
-		}))).
+		Watches(&appsv1.Deployment{}, everyKubeVirt,
+			builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+				return o.GetNamespace() == r.Namespace &&
+					(o.GetLabels()[manifests.ManagedByLabel] == manifests.ManagedBy || o.GetName() == manifests.ControllerName)
+			}))).
 		Watches(&corev1.Node{}, everyKubeVirt, builder.WithPredicates(nodeChanges)).
 		Watches(&policyv1.PodDisruptionBudget{}, everyKubeVirt, managed).
 		Watches(&corev1.Service{}, everyKubeVirt, managed).
@@ -145,8 +148,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return outcome.Complete(controlled, r)
 }
 
-// uninstalling returns the KubeVirt objects that are being deleted. Only they wait for the deletion of workloads, which tenants
-// delete at any rate.
+// uninstalling returns the KubeVirt objects that are being deleted. Only they wait for the deletion of workloads, which
+// tenants delete at any rate.
 func (r *Reconciler) uninstalling(ctx context.Context, _ client.Object) []reconcile.Request {
 	return slices.DeleteFunc(r.all(ctx, nil), func(request reconcile.Request) bool {
 		kv := &v1.KubeVirt{}
@@ -165,18 +168,20 @@ func (r *Reconciler) monitoring(mgr ctrl.Manager) (source.Source, error) {
 		return nil, fmt.Errorf("cannot make a client: %w", err)
 	}
 	r.Monitoring = &prometheus.Installer{
-		Dynamic: objects, Reader: r.APIReader, Namespace: r.Namespace, RunbookURL: r.RunbookURL, Authorize: r.MetricsAuthorization,
+		Dynamic: objects, Reader: r.APIReader, Namespace: r.Namespace, RunbookURL: r.RunbookURL,
+		Authorize: r.MetricsAuthorization,
 	}
 	return r.Monitoring.Source(watching, func(ctx context.Context) []reconcile.Request { return r.all(ctx, nil) }), nil
 }
 
-// nodeChanges selects the changes of a Node on which it depends how many Pods virt-api has, and whether an agent can be replaced.
+// nodeChanges selects the changes of a Node on which it depends how many Pods virt-api has, and whether an agent can be
+// replaced.
 var nodeChanges = kit.Updates(func(before, after *corev1.Node) bool {
 	return before.Labels[v1.NodeSchedulable] != after.Labels[v1.NodeSchedulable] || isLost(before) != isLost(after)
 })
 
-// pendingRequests selects the requests for certificates that are pending, and those that no longer are, after which the status has to
-// report them no more.
+// pendingRequests selects the requests for certificates that are pending, and those that no longer are, after which the
+// status has to report them no more.
 var pendingRequests = predicate.Or(kit.Objects(IsPending), kit.ExceptCreations(kit.ExceptDeletions(
 	kit.Updates(func(before, _ *certificatesv1.CertificateSigningRequest) bool { return IsPending(before) }))))
 
@@ -222,8 +227,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
 	s := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Monitoring: r.Monitoring, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv,
-		Now: kit.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
+		Client: r.Client, APIReader: r.APIReader, Monitoring: r.Monitoring, Namespace: r.Namespace,
+		KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: kit.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
 	}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 	if _, errs := manifests.ProductLabels(&kv.Spec); len(errs) > 0 {
@@ -237,7 +242,8 @@ func (r *Reconciler) DeploymentID(kv *v1.KubeVirt) (string, error) {
 	return DeploymentID(r.scope(kv))
 }
 
-// finish writes the status if it changed, removes the finalizer after the uninstallation, and returns the error to retry on.
+// finish writes the status if it changed, removes the finalizer after the uninstallation, and returns the error to
+// retry on.
 func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt) error {
 	Status(s, s.Now)
 	change := func(kv *v1.KubeVirt) { kv.Status = s.KubeVirt.Status }
@@ -260,7 +266,8 @@ func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt
 // warn records an event when the condition that certificates are not renewed in time is new.
 func (r *Reconciler) warn(original *v1.KubeVirt, s *Scope) {
 	if len(s.Overdue) > 0 && !isDegraded(original, ReasonCertificateRotationOverdue) {
-		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonCertificateRotationOverdue, "Rotate", "%s", strings.Join(s.Overdue, "; "))
+		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonCertificateRotationOverdue, "Rotate", "%s",
+			strings.Join(s.Overdue, "; "))
 	}
 }
 

@@ -48,7 +48,8 @@ var _ = Describe("KubeVirt", func() {
 		k.expectCondition(k.kv, v1.KubeVirtConditionAvailable, corev1.ConditionTrue, kubevirt.ReasonAllComponentsReady)
 		Expect(k.kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
 		Expect(k.kv.Status.ObservedDeploymentID).To(Equal(k.kv.Status.TargetDeploymentID))
-		Expect(k.reconciler.DeploymentID(k.kv)).To(Equal(k.kv.Status.TargetDeploymentID), "the ID does not depend on observed objects")
+		Expect(k.reconciler.DeploymentID(k.kv)).To(Equal(k.kv.Status.TargetDeploymentID),
+			"the ID does not depend on observed objects")
 		Expect(k.kv.Status.Generations).To(HaveLen(9))
 		Expect(*k.kv.Status.ObservedGeneration).To(Equal(k.kv.Generation))
 	})
@@ -60,7 +61,8 @@ var _ = Describe("KubeVirt", func() {
 		k.served(1)
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.expectCondition(k.kv, v1.KubeVirtConditionAvailable, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
-		Expect(k.kv.Status.Conditions[0].Message).To(Equal("Deploying version v1 with registry e.org: 1 of 2 Pods of virt-api are ready"))
+		Expect(k.kv.Status.Conditions[0].Message).To(
+			Equal("Deploying version v1 with registry e.org: 1 of 2 Pods of virt-api are ready"))
 
 		trusted := ExpectExists(k.bundles()).Data
 		for _, role := range certificate.Authorities() {
@@ -77,12 +79,14 @@ var _ = Describe("KubeVirt", func() {
 		k.rolledOut(2)
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		k.writes.Take()
-		before := []string{ExpectExists(k.agents()).ResourceVersion, ExpectExists(k.service()).ResourceVersion, ExpectExists(k.kv).ResourceVersion}
+		before := []string{ExpectExists(k.agents()).ResourceVersion, ExpectExists(k.service()).ResourceVersion,
+			ExpectExists(k.kv).ResourceVersion}
 		managed := ExpectExists(k.agents()).ManagedFields
 
 		Expect(k.reconcile(k.kv)).To(Succeed())
 		Expect(k.writes.Take()).To(BeEmpty())
-		Expect([]string{ExpectExists(k.agents()).ResourceVersion, ExpectExists(k.service()).ResourceVersion, ExpectExists(k.kv).ResourceVersion}).To(Equal(before))
+		Expect([]string{ExpectExists(k.agents()).ResourceVersion, ExpectExists(k.service()).ResourceVersion,
+			ExpectExists(k.kv).ResourceVersion}).To(Equal(before))
 		Expect(ExpectExists(k.agents()).ManagedFields).To(Equal(managed), "an apply without changes is a write too")
 	})
 
@@ -184,7 +188,8 @@ var _ = Describe("KubeVirt", func() {
 		BeforeEach(func() {
 			deleteGuests()
 			Expect(k.reconcile(k.kv)).To(Succeed())
-			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "guest", Finalizers: []string{"test/guest-runs"}}}
+			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "guest",
+				Finalizers: []string{"test/guest-runs"}}}
 			set = builder.MakeReplicaSet("set").Namespace(k.namespace).Obj()
 			machine = builder.MakeVM("machine").Namespace(k.namespace).Strategy(v1.RunStrategyHalted).Obj()
 			pool = builder.MakePool("pool").Namespace(k.namespace).Obj()
@@ -208,17 +213,20 @@ var _ = Describe("KubeVirt", func() {
 			Expect(ExpectExists(set).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(machine).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(pool).DeletionTimestamp).To(BeNil())
-			Expect(k.kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets, 1 VirtualMachinePools"))
+			Expect(k.kv.Status.Conditions[0].Message).To(
+				ContainSubstring("1 VirtualMachineInstanceReplicaSets, 1 VirtualMachinePools"))
 		})
 
 		It("deletes guests, then what it installed and what the agents published, then its finalizer", func() {
 			host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 				GenerateName: "node-", Annotations: map[string]string{v1.VirtHandlerHeartbeat: "2026-01-01T00:00:00Z"},
-				Labels: map[string]string{v1.NodeSchedulable: "false", "machine-type.node.kubevirt.io/q35": "true", "theirs": "stays"},
+				Labels: map[string]string{v1.NodeSchedulable: "false", "machine-type.node.kubevirt.io/q35": "true",
+					"theirs": "stays"},
 			}}
 			ExpectCreated(host)
 			published := metav1.ObjectMeta{
-				Namespace: k.namespace, Name: agentapi.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: agentapi.LabelValue},
+				Namespace: k.namespace, Name: agentapi.ObjectName(host.Name),
+				Labels: map[string]string{v1.AppLabel: agentapi.LabelValue},
 			}
 			lease, report := &coordinationv1.Lease{ObjectMeta: published}, &corev1.ConfigMap{ObjectMeta: published}
 			ExpectCreated(lease, report)
@@ -238,7 +246,8 @@ var _ = Describe("KubeVirt", func() {
 			budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: "virt-api-pdb"}}
 			front := k.service()
 			front.Name = manifests.APIName
-			for _, o := range []client.Object{k.agents(), k.brokers(), k.service(), k.api(), front, k.bundles(), budget, k.apiService(), second} {
+			for _, o := range []client.Object{k.agents(), k.brokers(), k.service(), k.api(), front, k.bundles(), budget,
+				k.apiService(), second} {
 				k.collect(o)
 			}
 			ExpectExists(k.authority(certificate.APIServing))
@@ -264,7 +273,8 @@ var _ = Describe("KubeVirt", func() {
 			last.SetResourceVersion("")
 			ExpectCreated(last)
 			k.run()
-			Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(k.agents()), k.agents()) }).Should(Succeed())
+			Eventually(func() error { return K8sClient.Get(ctx, client.ObjectKeyFromObject(k.agents()), k.agents()) }).
+				Should(Succeed())
 			Expect(K8sClient.Delete(ctx, k.kv)).To(Succeed())
 			Eventually(func() *v1.KubeVirtCondition {
 				return conditions.Find(ExpectExists(k.kv).Status.Conditions, v1.KubeVirtConditionDegraded)

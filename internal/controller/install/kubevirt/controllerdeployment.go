@@ -24,9 +24,9 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// CustomizedAnnotation is on virt-controller's Deployment while the KubeVirt object changes it. It contains the Deployment's shape as it
-// was installed, and the shape to which it was changed. All other differences are changes by users, which are kept when the
-// KubeVirt object's changes are undone.
+// CustomizedAnnotation is on virt-controller's Deployment while the KubeVirt object changes it. It contains the
+// Deployment's shape as it was installed, and the shape to which it was changed. All other differences are changes by
+// users, which are kept when the KubeVirt object's changes are undone.
 const CustomizedAnnotation = "operator.kubevirt.io/customized"
 
 // controllerDeployment is virt-controller's own Deployment.
@@ -70,9 +70,10 @@ type customization struct {
 	Applied shape `json:"applied"`
 }
 
-// bookkeeping are annotations that belong to no shape: that of this file, kubectl's copy of the manifest, and the Deployment controller's
-// counter.
-var bookkeeping = []string{CustomizedAnnotation, corev1.LastAppliedConfigAnnotation, "deployment.kubernetes.io/revision"}
+// bookkeeping are annotations that belong to no shape: that of this file, kubectl's copy of the manifest, and the
+// Deployment controller's counter.
+var bookkeeping = []string{CustomizedAnnotation, corev1.LastAppliedConfigAnnotation,
+	"deployment.kubernetes.io/revision"}
 
 func shapeOf(d *appsv1.Deployment) shape {
 	annotations := maps.Clone(d.Annotations)
@@ -112,8 +113,8 @@ func findController(ctx context.Context, s *Scope) (*controllerDeployment, error
 	return c, nil
 }
 
-// customize sets what the Deployment should be. That depends on the Deployment alone, and not on what this process was started with, so that
-// virt-controllers of two versions agree.
+// customize sets what the Deployment should be. That depends on the Deployment alone, and not on what this process was
+// started with, so that virt-controllers of two versions agree.
 func (c *controllerDeployment) customize(spec *v1.KubeVirtSpec, settings manifests.Settings) error {
 	desired := c.live.DeepCopy()
 	setShape(desired, c.installed)
@@ -155,7 +156,8 @@ func recorded(live *appsv1.Deployment) (customization, bool) {
 	return known, err == nil
 }
 
-// installedShape returns what a Deployment was installed as: what the annotation contains, with what users have changed since.
+// installedShape returns what a Deployment was installed as: what the annotation contains, with what users have changed
+// since.
 func installedShape(live *appsv1.Deployment) (shape, error) {
 	known, found := recorded(live)
 	if !found {
@@ -182,9 +184,10 @@ func installedShape(live *appsv1.Deployment) (shape, error) {
 	if err := json.Unmarshal(merged, &installed); err != nil {
 		return shape{}, fmt.Errorf("comparing Deployment %s: %w", live.Name, err)
 	}
-	if now := containerOf(&live.Spec); now != nil && containerOf(&installed.Spec) != nil && !slices.Equal(versionOf(now), versionOf(containerOf(&known.Applied.Spec))) {
-		// The manifests of another version were applied, which also set the image. A comparison does not show that if the image is the same
-		// as before.
+	if now := containerOf(&live.Spec); now != nil && containerOf(&installed.Spec) != nil &&
+		!slices.Equal(versionOf(now), versionOf(containerOf(&known.Applied.Spec))) {
+		// The manifests of another version were applied, which also set the image. A comparison does not show that if the
+		// image is the same as before.
 		containerOf(&installed.Spec).Image = now.Image
 	}
 	return installed, nil
@@ -200,7 +203,8 @@ func containerOf(spec *appsv1.DeploymentSpec) *corev1.Container {
 	return &containers[at]
 }
 
-// versionOf returns what in the manifests differs between two versions: the images of the components that virt-controller installs.
+// versionOf returns what in the manifests differs between two versions: the images of the components that
+// virt-controller installs.
 func versionOf(c *corev1.Container) []string {
 	if c == nil {
 		return nil
@@ -247,8 +251,8 @@ func (c *controllerDeployment) matches() bool {
 		c.desired.Annotations[CustomizedAnnotation] == c.live.Annotations[CustomizedAnnotation]
 }
 
-// applyController changes the Deployment if the order of the rollout allows it now. The leader that does so is one of the Pods that will be
-// replaced. The optimistic lock keeps changes that a user makes meanwhile.
+// applyController changes the Deployment if the order of the rollout allows it now. The leader that does so is one of
+// the Pods that will be replaced. The optimistic lock keeps changes that a user makes meanwhile.
 func (s *Scope) applyController(ctx context.Context, c *controllerDeployment, allowed bool) error {
 	if c == nil || !allowed {
 		return nil

@@ -20,7 +20,8 @@ import (
 // shippedController is virt-controller's Deployment as it is installed.
 func shippedController() *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
-		Name: manifests.ControllerName, Labels: map[string]string{v1.AppLabel: manifests.ControllerName}, Annotations: map[string]string{"of": "the user"},
+		Name: manifests.ControllerName, Labels: map[string]string{v1.AppLabel: manifests.ControllerName},
+		Annotations: map[string]string{"of": "the user"},
 	}}
 	d.Spec.Replicas = ptr.To[int32](2)
 	d.Spec.Template.Spec = corev1.PodSpec{
@@ -49,11 +50,13 @@ func customized(t *testing.T, live *appsv1.Deployment, spec v1.KubeVirtSpec) *ap
 }
 
 func TestControllerFollowsTheObjectAndCanBeTakenBack(t *testing.T) {
-	spec := v1.KubeVirtSpec{ImageTag: "v2", Infra: &v1.ComponentConfig{Replicas: ptr.To[uint8](3), NodePlacement: &v1.NodePlacement{
-		NodeSelector: map[string]string{"infra": "yes"}, Tolerations: []corev1.Toleration{{Key: "infra"}},
-	}}}
+	spec := v1.KubeVirtSpec{ImageTag: "v2",
+		Infra: &v1.ComponentConfig{Replicas: ptr.To[uint8](3), NodePlacement: &v1.NodePlacement{
+			NodeSelector: map[string]string{"infra": "yes"}, Tolerations: []corev1.Toleration{{Key: "infra"}},
+		}}}
 	changed := customized(t, shippedController(), spec)
-	if changed.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v2" || *changed.Spec.Replicas != 3 || changed.Annotations[CustomizedAnnotation] == "" {
+	if changed.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v2" || *changed.Spec.Replicas != 3 ||
+		changed.Annotations[CustomizedAnnotation] == "" {
 		t.Fatalf("%+v", changed)
 	}
 	same := &controllerDeployment{live: changed, desired: customized(t, changed, spec)}
@@ -68,14 +71,16 @@ func TestControllerFollowsTheObjectAndCanBeTakenBack(t *testing.T) {
 		t.Errorf("taken back, it is not what was installed: %+v", back.desired)
 	}
 	again := customized(t, changed, v1.KubeVirtSpec{ImageTag: "v3"})
-	if again.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v3" || *again.Spec.Replicas != 2 || len(again.Spec.Template.Spec.Tolerations) != 1 {
+	if again.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v3" || *again.Spec.Replicas != 2 ||
+		len(again.Spec.Template.Spec.Tolerations) != 1 {
 		t.Errorf("an earlier change stays: %+v", again.Spec)
 	}
 }
 
 func TestControllerKeepsWhatUsersChange(t *testing.T) {
 	live := customized(t, shippedController(), v1.KubeVirtSpec{ImageTag: "v2"})
-	live.Spec.Template.Spec.Containers[0].Env = append(live.Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "MINE", Value: "x"})
+	live.Spec.Template.Spec.Containers[0].Env = append(live.Spec.Template.Spec.Containers[0].Env,
+		corev1.EnvVar{Name: "MINE", Value: "x"})
 	live.Spec.Template.Annotations = map[string]string{"kubectl.kubernetes.io/restartedAt": "now"}
 	for _, tag := range []string{"v2", ""} {
 		d := customized(t, live, v1.KubeVirtSpec{ImageTag: tag})
@@ -95,7 +100,8 @@ func TestANewManifestIsWhatIsInstalled(t *testing.T) {
 	live.Spec = shippedController().Spec
 	live.Spec.Template.Spec.Containers[0].Image = "e.org/v/virt-controller:v5"
 	d := customized(t, live, v1.KubeVirtSpec{})
-	if d.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v5" || *d.Spec.Replicas != 2 || d.Annotations[CustomizedAnnotation] != "" {
+	if d.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v5" || *d.Spec.Replicas != 2 ||
+		d.Annotations[CustomizedAnnotation] != "" {
 		t.Errorf("%+v", d.Spec)
 	}
 }
@@ -106,7 +112,8 @@ func TestManifestsOfTheVersionThatTheTagNamesAreWhatIsInstalled(t *testing.T) {
 	// They contain the image that the tag has already set.
 	live.Spec.Template.Spec.Containers[0].Env[0].Value = "e.org/v/virt-handler:v2"
 	live = customized(t, live, spec)
-	if back := customized(t, live, v1.KubeVirtSpec{}); back.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v2" {
+	if back := customized(t, live,
+		v1.KubeVirtSpec{}); back.Spec.Template.Spec.Containers[0].Image != "e.org/v/virt-controller:v2" {
 		t.Errorf("without the tag, an older version is installed: %+v", back.Spec.Template.Spec)
 	}
 	if live.Annotations[CustomizedAnnotation] != "" {
@@ -119,7 +126,8 @@ func TestAnnotationsOfAPatchOfTheControllerCanBeTakenBack(t *testing.T) {
 		ResourceType: "Deployment", ResourceName: "virt-controller", Type: v1.MergePatchType, Patch: `{"metadata":{"annotations":{"a":"b","of":"the patch"}}}`,
 	}}}}
 	live := customized(t, shippedController(), patched)
-	if live.Annotations["a"] != "b" || live.Annotations["of"] != "the patch" || live.Annotations[manifests.CustomizerAnnotation] == "" {
+	if live.Annotations["a"] != "b" || live.Annotations["of"] != "the patch" ||
+		live.Annotations[manifests.CustomizerAnnotation] == "" {
 		t.Fatalf("annotations %v", live.Annotations)
 	}
 	live.Annotations["deployment.kubernetes.io/revision"] = "2"

@@ -14,8 +14,8 @@ import (
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// setIgnored sets the condition that names the fields and feature gates of the object that have no effect, or removes it. Admission
-// warns about the same, but an object may be older than the webhooks, and warnings are easily missed.
+// setIgnored sets the condition that names the fields and feature gates of the object that have no effect, or removes
+// it. Admission warns about the same, but an object may be older than the webhooks, and warnings are easily missed.
 func setIgnored(c *conditionList, spec *v1.KubeVirtSpec) {
 	ignored := specsupport.Warnings(specsupport.UnimplementedInKubeVirt(field.NewPath("spec"), spec))
 	if developer := spec.Configuration.DeveloperConfiguration; developer != nil {

@@ -39,7 +39,8 @@ func monitor(ctx context.Context, s *Scope) error {
 	return s.Monitoring.Apply(ctx, &s.KubeVirt.Spec)
 }
 
-// install applies what is to be applied now. A patch that fails blocks the rollout, and not the rotation of certificates.
+// install applies what is to be applied now. A patch that fails blocks the rollout, and not the rotation of
+// certificates.
 func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 	observed, err := observeCluster(ctx, s)
 	if err != nil {
@@ -66,7 +67,9 @@ func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 }
 
 // split separates the objects with Pods from the others, which need no order.
-func split(objects []*unstructured.Unstructured) (components map[string]*unstructured.Unstructured, others []*unstructured.Unstructured) {
+func split(
+	objects []*unstructured.Unstructured,
+) (components map[string]*unstructured.Unstructured, others []*unstructured.Unstructured) {
 	components = map[string]*unstructured.Unstructured{}
 	for _, o := range objects {
 		if kind := o.GetKind(); kind == "DaemonSet" || kind == "Deployment" {

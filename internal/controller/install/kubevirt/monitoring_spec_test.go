@@ -69,9 +69,11 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		reconciler = &kubevirt.Reconciler{
 			Client: NewWrites(), APIReader: AsController, Recorder: &RecordedEvents{}, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(
+				clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 
-			Monitoring: &prometheus.Installer{Dynamic: objects, Reader: AsController, Namespace: namespace, RunbookURL: "https://e.org/%s"},
+			Monitoring: &prometheus.Installer{Dynamic: objects, Reader: AsController, Namespace: namespace,
+				RunbookURL: "https://e.org/%s"},
 		}
 		deleteCommonInstancetypes()
 		kv = &v1.KubeVirt{
@@ -92,18 +94,21 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 
 	It("installs rules and a ServiceMonitor, also if there is no account of Prometheus", func() {
 		Expect(reconcile()).To(Succeed())
-		installed, found, err := unstructured.NestedSlice(ExpectExists(object("PrometheusRule", namespace)).Object, "spec", "groups")
+		installed, found, err := unstructured.NestedSlice(ExpectExists(object("PrometheusRule", namespace)).Object, "spec",
+			"groups")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(found).To(BeTrue())
 		all := rules.All(rules.Settings{Namespace: namespace})
 		Expect(installed).To(HaveLen(len(all.Groups)))
-		first, found, err := unstructured.NestedString(installed[1].(map[string]any)["rules"].([]any)[0].(map[string]any), "annotations", "runbook_url")
+		first, found, err := unstructured.NestedString(installed[1].(map[string]any)["rules"].([]any)[0].(map[string]any),
+			"annotations", "runbook_url")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(found).To(BeTrue())
 		Expect(first).To(Equal("https://e.org/" + all.Alerts()[0].Alert))
 
 		scrape := ExpectExists(object("ServiceMonitor", namespace))
-		Expect(scrape.GetLabels()).To(And(HaveKeyWithValue("prometheus.kubevirt.io", "true"), HaveKey("openshift.io/cluster-monitoring")))
+		Expect(scrape.GetLabels()).To(
+			And(HaveKeyWithValue("prometheus.kubevirt.io", "true"), HaveKey("openshift.io/cluster-monitoring")))
 		Expect(scrape.Object["spec"]).To(Equal(map[string]any{
 			"selector":          map[string]any{"matchLabels": map[string]any{"prometheus.kubevirt.io": "true"}},
 			"namespaceSelector": map[string]any{"matchNames": []any{namespace}},
@@ -120,7 +125,8 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		ExpectGone(object("ServiceMonitor", namespace))
 		ExpectExists(object("ServiceMonitor", "monitoring"))
 		ExpectExists(object("PrometheusRule", namespace))
-		Expect(ExpectExists(binding()).Subjects).To(Equal([]rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "monitoring", Name: "prometheus-k8s"}}))
+		Expect(ExpectExists(binding()).Subjects).To(
+			Equal([]rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "monitoring", Name: "prometheus-k8s"}}))
 		Expect(ExpectExists(role()).Rules).To(HaveLen(2))
 	})
 
@@ -175,7 +181,8 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		other := ExpectExists(kv).Spec.MonitorNamespace
 		Expect(K8sClient.Delete(ctx, kv)).To(Succeed())
 		Expect(reconcile()).To(Succeed())
-		for _, o := range []client.Object{role(), binding(), object("ServiceMonitor", other), object("PrometheusRule", namespace)} {
+		for _, o := range []client.Object{role(), binding(), object("ServiceMonitor", other),
+			object("PrometheusRule", namespace)} {
 			ExpectGone(o)
 		}
 	})

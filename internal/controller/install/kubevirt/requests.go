@@ -19,7 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
-// IsPending reports whether a request for a certificate of a component was neither signed nor denied and has not failed.
+// IsPending reports whether a request for a certificate of a component was neither signed nor denied and has not
+// failed.
 func IsPending(csr *certificatesv1.CertificateSigningRequest) bool {
 	_, known := certificate.RoleOf(csr.Spec.SignerName)
 	if !known || len(csr.Status.Certificate) > 0 {
@@ -30,8 +31,8 @@ func IsPending(csr *certificatesv1.CertificateSigningRequest) bool {
 	})
 }
 
-// checkPendingRequests reports as overdue the requests of components that have been pending for so long that the component's
-// certificate may expire soon. Requests of other users are ignored.
+// checkPendingRequests reports as overdue the requests of components that have been pending for so long that the
+// component's certificate may expire soon. Requests of other users are ignored.
 func checkPendingRequests(ctx context.Context, s *Scope) error {
 	list := &certificatesv1.CertificateSigningRequestList{}
 	if err := s.Client.List(ctx, list); err != nil {
@@ -55,15 +56,15 @@ func checkPendingRequests(ctx context.Context, s *Scope) error {
 }
 
 const (
-	// requestLimit is how long a Pod may run without being ready and without requesting a certificate until that is reported. A
-	// component whose request is rejected retries every minute.
+	// requestLimit is how long a Pod may run without being ready and without requesting a certificate until that is
+	// reported. A component whose request is rejected retries every minute.
 	requestLimit = 10 * time.Minute
 	// maxPods is how many Pods of a component are checked: what stops one of them mostly stops all.
 	maxPods = 100
 )
 
-// checkMissingRequests reports the components that run, are not ready and have not requested a certificate: the API server rejects
-// their requests, which only their own logs show. It does so only until the rollout is done.
+// checkMissingRequests reports the components that run, are not ready and have not requested a certificate: the API
+// server rejects their requests, which only their own logs show. It does so only until the rollout is done.
 func checkMissingRequests(ctx context.Context, s *Scope) error {
 	if s.Rollout.Done || (s.Agents == nil && s.API == nil) {
 		return nil
@@ -76,7 +77,8 @@ func checkMissingRequests(ctx context.Context, s *Scope) error {
 	for _, role := range certificate.Roles() {
 		if _, read := pods[role.Component]; !read {
 			list := &corev1.PodList{}
-			if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{v1.AppLabel: role.Component},
+			if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace),
+				client.MatchingLabels{v1.AppLabel: role.Component},
 				client.Limit(maxPods)); err != nil {
 				return fmt.Errorf("cannot list the Pods of %s: %w", role.Component, err)
 			}
@@ -91,8 +93,11 @@ func checkMissingRequests(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// reportMissing reports a Pod as overdue if it should have requested a certificate of a role long ago. It returns whether it did.
-func (s *Scope) reportMissing(pod *corev1.Pod, role certificate.Role, requests []certificatesv1.CertificateSigningRequest) bool {
+// reportMissing reports a Pod as overdue if it should have requested a certificate of a role long ago. It returns
+// whether it did.
+func (s *Scope) reportMissing(
+	pod *corev1.Pod, role certificate.Role, requests []certificatesv1.CertificateSigningRequest,
+) bool {
 	since, waits := waiting(pod)
 	if !waits || slices.ContainsFunc(requests, func(csr certificatesv1.CertificateSigningRequest) bool {
 		return isRequestOf(&csr, pod, role, s.Namespace)
@@ -112,7 +117,8 @@ func (s *Scope) reportMissing(pod *corev1.Pod, role certificate.Role, requests [
 // waiting reports whether all containers of a Pod run but it is not ready, and since when.
 func waiting(pod *corev1.Pod) (since time.Time, waits bool) {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning ||
-		slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil }) {
+		slices.ContainsFunc(pod.Status.ContainerStatuses,
+			func(c corev1.ContainerStatus) bool { return c.State.Running == nil }) {
 		return time.Time{}, false
 	}
 	ready := podstate.Condition(pod, corev1.PodReady)
@@ -122,8 +128,11 @@ func waiting(pod *corev1.Pod) (since time.Time, waits bool) {
 	return ready.LastTransitionTime.Time, ready.Status == corev1.ConditionFalse
 }
 
-// isRequestOf reports whether a Pod made a request for a certificate of a role. The API server takes the Pod from its token.
-func isRequestOf(csr *certificatesv1.CertificateSigningRequest, pod *corev1.Pod, role certificate.Role, namespace string) bool {
+// isRequestOf reports whether a Pod made a request for a certificate of a role. The API server takes the Pod from its
+// token.
+func isRequestOf(
+	csr *certificatesv1.CertificateSigningRequest, pod *corev1.Pod, role certificate.Role, namespace string,
+) bool {
 	return csr.Spec.SignerName == role.Signer() && csr.Spec.Username == role.Requester(namespace) &&
 		slices.Contains(csr.Spec.Extra[serviceaccount.PodUIDKey], string(pod.UID))
 }

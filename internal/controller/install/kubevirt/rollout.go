@@ -21,15 +21,17 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
 )
 
-// podInterval is how often the Pods of a rollout are read: the cache does not contain them, and a Pod that fails to start does not change
-// the status of its DaemonSet or Deployment.
+// podInterval is how often the Pods of a rollout are read: the cache does not contain them, and a Pod that fails to
+// start does not change the status of its DaemonSet or Deployment.
 const podInterval = 10 * time.Second
 
 // rollOut applies the next step of the rollout, and sets the scope's Rollout and Crash.
 func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[string]*unstructured.Unstructured) error {
-	brokers, agents, api := components[manifests.BrokerName], components[manifests.HandlerName], components[manifests.APIName]
+	brokers, agents, api := components[manifests.BrokerName], components[manifests.HandlerName],
+		components[manifests.APIName]
 	installed := &s.KubeVirt.Status
-	state := manifests.Observed{First: installed.ObservedDeploymentID == "", Forward: manifests.IsForward(s.targetVersion(), installed.ObservedKubeVirtVersion)}
+	state := manifests.Observed{First: installed.ObservedDeploymentID == "",
+		Forward: manifests.IsForward(s.targetVersion(), installed.ObservedKubeVirtVersion)}
 	var err error
 	if s.Brokers, err = observeDaemons(ctx, s, observed, manifests.BrokerName, brokers, &state.Brokers); err != nil {
 		return err
@@ -52,7 +54,8 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 	if !plan.Rollout.Done && installed.ObservedDeploymentID != s.DeploymentID {
 		s.recheck(s.Now.Add(podInterval))
 	}
-	if err := errors.Join(setMaxUnavailable(brokers, plan.BrokersUnavailable), setMaxUnavailable(agents, plan.AgentsUnavailable)); err != nil {
+	if err := errors.Join(setMaxUnavailable(brokers, plan.BrokersUnavailable),
+		setMaxUnavailable(agents, plan.AgentsUnavailable)); err != nil {
 		return err
 	}
 	err = errors.Join(observed.controller.refusedPatch(),
@@ -70,7 +73,8 @@ func rollOut(ctx context.Context, s *Scope, observed *cluster, components map[st
 	return err
 }
 
-// setMaxUnavailable sets how many Pods of a DaemonSet may be replaced at a time. A nil object could not be patched and stays as it is.
+// setMaxUnavailable sets how many Pods of a DaemonSet may be replaced at a time. A nil object could not be patched and
+// stays as it is.
 func setMaxUnavailable(daemons *unstructured.Unstructured, number int) error {
 	if daemons == nil {
 		return nil
@@ -85,9 +89,11 @@ func (s *Scope) wasChanged(read client.Object) bool {
 	})
 }
 
-// applyComponent applies an object if the order of the rollout allows it now, and records its generation. A nil object could not be patched
-// and stays as it is.
-func (s *Scope) applyComponent(ctx context.Context, desired *unstructured.Unstructured, live client.Object, allowed bool) error {
+// applyComponent applies an object if the order of the rollout allows it now, and records its generation. A nil object
+// could not be patched and stays as it is.
+func (s *Scope) applyComponent(
+	ctx context.Context, desired *unstructured.Unstructured, live client.Object, allowed bool,
+) error {
 	if desired == nil {
 		return nil
 	}
@@ -149,10 +155,12 @@ func observeProxy(ctx context.Context, s *Scope, desired *unstructured.Unstructu
 	return s.observeCrash(ctx, o.Proxy, live)
 }
 
-// observeDaemons reads a DaemonSet, and its Pods unless all are updated and ready. It returns nil if there is none. The cache may not have
-// the DaemonSet yet that was just applied. Then it is applied again without a change, and its event triggers the next reconciliation.
+// observeDaemons reads a DaemonSet, and its Pods unless all are updated and ready. It returns nil if there is none. The
+// cache may not have the DaemonSet yet that was just applied. Then it is applied again without a change, and its event
+// triggers the next reconciliation.
 func observeDaemons(
-	ctx context.Context, s *Scope, observed *cluster, name string, desired *unstructured.Unstructured, d *manifests.Daemons,
+	ctx context.Context, s *Scope, observed *cluster, name string, desired *unstructured.Unstructured,
+	d *manifests.Daemons,
 ) (*appsv1.DaemonSet, error) {
 	live := &appsv1.DaemonSet{}
 	var err error
@@ -209,8 +217,11 @@ func observeAPI(ctx context.Context, s *Scope, desired *unstructured.Unstructure
 	return s.observeCrash(ctx, &o.API, live)
 }
 
-// observe reads a component's object and compares it with the desired one. If that is nil, the existing object stays as it is.
-func (s *Scope) observe(ctx context.Context, name string, into client.Object, desired *unstructured.Unstructured) (manifests.Component, error) {
+// observe reads a component's object and compares it with the desired one. If that is nil, the existing object stays as
+// it is.
+func (s *Scope) observe(
+	ctx context.Context, name string, into client.Object, desired *unstructured.Unstructured,
+) (manifests.Component, error) {
 	found := manifests.Component{Name: name}
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)
 	if client.IgnoreNotFound(err) != nil {
@@ -238,7 +249,8 @@ func (s *Scope) observeCrash(ctx context.Context, c *manifests.Component, live *
 
 func (s *Scope) podsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	if err := s.APIReader.List(ctx, pods, client.InNamespace(s.Namespace), client.MatchingLabels{v1.AppLabel: component}); err != nil {
+	if err := s.APIReader.List(ctx, pods, client.InNamespace(s.Namespace),
+		client.MatchingLabels{v1.AppLabel: component}); err != nil {
 		return nil, fmt.Errorf("cannot list the Pods of %s: %w", component, err)
 	}
 	return pods.Items, nil

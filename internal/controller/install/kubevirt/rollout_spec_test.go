@@ -56,7 +56,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	daemonsRolled := func(name string, updated, ready int32) {
 		GinkgoHelper()
 		ds := daemons(name)
-		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2,
+		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2,
+			CurrentNumberScheduled: 2,
 			UpdatedNumberScheduled: updated, NumberReady: ready, NumberAvailable: ready}
 		ExpectStatus(ds)
 	}
@@ -71,7 +72,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	rolled := func(name string) {
 		GinkgoHelper()
 		d := deployment(name)
-		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2}
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2,
+			ReadyReplicas: 2}
 		ExpectStatus(d)
 	}
 	change := func(spec func(*v1.KubeVirtSpec)) {
@@ -121,7 +123,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		writes, recorded = NewWrites(), &RecordedEvents{}
 		reconciler = &kubevirt.Reconciler{
 			Client: writes, APIReader: AsController, Recorder: recorded, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1.1.0", Handler: "e.org/h:v1.1.0", Broker: "e.org/b:v1.1.0", API: "e.org/a:v1.1.0"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(
+				clusterconfig.Images{Launcher: "e.org/l:v1.1.0", Handler: "e.org/h:v1.1.0", Broker: "e.org/b:v1.1.0",
+					API: "e.org/a:v1.1.0"})},
 		}
 		deleteCommonInstancetypes()
 		kv = &v1.KubeVirt{
@@ -203,7 +207,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		}
 		ExpectCreated(pod)
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "virt-broker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
+			Name: "virt-broker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
+				Message: "back-off"}},
 		}}}
 		ExpectStatus(pod)
 		Expect(reconcile()).To(Succeed())
@@ -225,7 +230,9 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		updateTo("v1.2.0")
 		agentsRolled(1, 1)
 		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "virt-handler", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
+			Name: "virt-handler",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
+				Message: "back-off"}},
 		}}})
 		for range 2 {
 			result, err := Reconcile(reconciler, kv)
@@ -252,7 +259,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		updateTo("v1.2.0")
 		agentsRolled(1, 1)
 		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
-			Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
+			Type: corev1.PodReady, Status: corev1.ConditionFalse,
+			LastTransitionTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)),
 		}}})
 		Expect(reconcile()).To(Succeed())
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonUpdateInProgress))
@@ -262,7 +270,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	It("replaces a tenth of the agents at a time after the first one is available", func() {
 		updateTo("v1.2.0")
 		ds := agents()
-		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 40, UpdatedNumberScheduled: 1, NumberReady: 40}
+		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 40,
+			UpdatedNumberScheduled: 1, NumberReady: 40}
 		ExpectStatus(ds)
 		createCanary(corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
@@ -286,13 +295,15 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		updated := agents().Spec.Template.Annotations
 		for node, annotations := range map[string]map[string]string{lost.Name: updated, "a": updated, "b": nil} {
 			ExpectCreated(&corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-" + node, Labels: map[string]string{v1.AppLabel: manifests.HandlerName},
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-" + node,
+					Labels:      map[string]string{v1.AppLabel: manifests.HandlerName},
 					Annotations: annotations},
 				Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "virt-handler", Image: "e.org/h"}}},
 			})
 		}
 		ds := agents()
-		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 3, UpdatedNumberScheduled: 2, NumberReady: 2}
+		ds.Status = appsv1.DaemonSetStatus{ObservedGeneration: ds.Generation, DesiredNumberScheduled: 3,
+			UpdatedNumberScheduled: 2, NumberReady: 2}
 		ExpectStatus(ds)
 		Expect(reconcile()).To(Succeed())
 		expectImages("v1.2.0", "v1.1.0")
@@ -311,7 +322,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 	Describe("with virt-controller's own Deployment", func() {
 		BeforeEach(func() {
 			own := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: manifests.ControllerName, Labels: map[string]string{v1.AppLabel: manifests.ControllerName},
+				Namespace: namespace, Name: manifests.ControllerName,
+				Labels: map[string]string{v1.AppLabel: manifests.ControllerName},
 			}}
 			own.Spec.Replicas = ptr.To[int32](2)
 			own.Spec.Selector = &metav1.LabelSelector{MatchLabels: own.Labels}
@@ -323,7 +335,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		})
 
 		It("replaces itself between the agents and virt-api, and not twice", func() {
-			ExpectExists(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-controller-pdb"}})
+			ExpectExists(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+				Name: "virt-controller-pdb"}})
 			writes.Take()
 			Expect(reconcile()).To(Succeed())
 			Expect(writes.Take()).To(BeEmpty())
@@ -366,7 +379,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 				}}
 			})
 			d := deployment(manifests.APIName)
-			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3}
+			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 3, UpdatedReplicas: 3,
+				ReadyReplicas: 3}
 			ExpectStatus(d)
 			Expect(reconcile()).To(Succeed())
 			own := deployment(manifests.ControllerName)
@@ -389,7 +403,8 @@ var _ = Describe("The rollout of a KubeVirt object", func() {
 		Expect(K8sClient.Update(ctx, kv)).To(Succeed())
 		Expect(reconcile()).To(MatchError(ContainSubstring("patches[0]")))
 		Expect(degraded().Reason).To(Equal(kubevirt.ReasonDeploymentFailed))
-		Expect(degraded().Message).To(ContainSubstring("spec.customizeComponents.patches[0] cannot be applied to Deployment virt-api"))
+		Expect(degraded().Message).To(
+			ContainSubstring("spec.customizeComponents.patches[0] cannot be applied to Deployment virt-api"))
 		Expect(deployment(manifests.APIName).ResourceVersion).To(Equal(before))
 		Expect(*kv.Status.ObservedGeneration).To(BeNumerically("<", kv.Generation))
 	})

@@ -51,12 +51,13 @@ type Scope struct {
 	InstallErr error
 	// DeploymentID identifies what is to be installed.
 	DeploymentID string
-	// ControllerImage is the image that virt-controller's own Deployment should have. It is empty if virt-controller runs without one.
+	// ControllerImage is the image that virt-controller's own Deployment should have. It is empty if virt-controller runs
+	// without one.
 	ControllerImage string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
-	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller, virt-exportproxy and virt-api, and Crash why a Pod of it
-	// cannot run.
+	// Rollout is the progress of the rollout of the brokers, the node agents, virt-controller, virt-exportproxy and
+	// virt-api, and Crash why a Pod of it cannot run.
 	Rollout manifests.Rollout
 	Crash   string
 	// Brokers and Agents are the DaemonSets of the node agents as they were read, and API the Deployment of virt-api.
@@ -64,11 +65,12 @@ type Scope struct {
 	API             *appsv1.Deployment
 	// Proxy is virt-exportproxy's Deployment as it was read, nil if there is none.
 	Proxy *appsv1.Deployment
-	// CommonForeign are objects with the names of common instance types and preferences that belong to another client, and CommonErr
-	// is why the common ones could not be applied or removed.
+	// CommonForeign are objects with the names of common instance types and preferences that belong to another client, and
+	// CommonErr is why the common ones could not be applied or removed.
 	CommonForeign []string
 	CommonErr     error
-	// RecheckAt is when authorities, pending and missing requests, and the Pods of a rollout have to be checked again. Zero means never.
+	// RecheckAt is when authorities, pending and missing requests, and the Pods of a rollout have to be checked again.
+	// Zero means never.
 	RecheckAt time.Time
 	// Overdue are the certificates whose renewal is late, and what to do about each.
 	Overdue []string
@@ -92,12 +94,15 @@ type Uninstall struct {
 // CheckConflict sets Conflict if another object is the active one.
 func (s *Scope) CheckConflict(all []v1.KubeVirt) {
 	if s.KubeVirt.Namespace != s.Namespace {
-		s.Conflict = fmt.Sprintf("this installation is configured by a KubeVirt object in namespace %q: delete this one and create it there", s.Namespace)
+		s.Conflict = fmt.Sprintf(
+			"this installation is configured by a KubeVirt object in namespace %q: delete this one and create it there",
+			s.Namespace)
 		return
 	}
 	here := slices.DeleteFunc(slices.Clone(all), func(kv v1.KubeVirt) bool { return kv.Namespace != s.Namespace })
 	if active := clusterconfig.Active(here); active != nil && active.UID != s.KubeVirt.UID {
-		s.Conflict = fmt.Sprintf("KubeVirt object %q already configures this installation: delete this one", active.Namespace+"/"+active.Name)
+		s.Conflict = fmt.Sprintf("KubeVirt object %q already configures this installation: delete this one",
+			active.Namespace+"/"+active.Name)
 	}
 }
 

@@ -34,8 +34,8 @@ const (
 	ReasonFailedUpdate = "FailedUpdate"
 	// ReasonInvalidConfiguration means that fields of the object are invalid and their defaults apply.
 	ReasonInvalidConfiguration = "InvalidConfiguration"
-	// ReasonCertificateRotationOverdue means that an authority or a certificate was not renewed although half of the time for that
-	// has passed. It is a reason of Degraded and of a Warning event.
+	// ReasonCertificateRotationOverdue means that an authority or a certificate was not renewed although half of the time
+	// for that has passed. It is a reason of Degraded and of a Warning event.
 	ReasonCertificateRotationOverdue = "CertificateRotationOverdue"
 )
 
@@ -137,12 +137,13 @@ func updateFailure(s *Scope) string {
 	return failed(s, s.Crash)
 }
 
-// failed is KubeVirt's message with a cause. An update by the object's imageTag may lack what images do not contain. The new virt-controller
-// cannot add it, because it has the permissions of the installed roles.
+// failed is KubeVirt's message with a cause. An update by the object's imageTag may lack what images do not contain.
+// The new virt-controller cannot add it, because it has the permissions of the installed roles.
 func failed(s *Scope, cause string) string {
 	message := "An error occurred during deployment: " + cause
 	_, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
-	if before := s.KubeVirt.Status.ObservedKubeVirtVersion; s.KubeVirt.Spec.ImageTag == "" || before == "" || before == tag {
+	if before := s.KubeVirt.Status.ObservedKubeVirtVersion; s.KubeVirt.Spec.ImageTag == "" || before == "" ||
+		before == tag {
 		return message
 	}
 	return fmt.Sprintf("%s. spec.imageTag changes images only: the CRDs, roles, policies and priority class of version %s have to be applied before", message, tag)
@@ -208,7 +209,8 @@ func judgeDeletion(s *Scope) verdict {
 	u := s.Uninstall
 	switch {
 	case u.Done:
-		return verdict{phase: v1.KubeVirtPhaseDeleted, reason: ReasonDeletionInProgress, message: "Everything that was installed is gone."}
+		return verdict{phase: v1.KubeVirtPhaseDeleted, reason: ReasonDeletionInProgress,
+			message: "Everything that was installed is gone."}
 	case u.Err != nil:
 		return verdict{phase: v1.KubeVirtPhaseDeleting, degraded: true, reason: ReasonDeletionFailed,
 			message: u.Err.Error(), notSynchronized: u.Err.Error()}
@@ -217,7 +219,8 @@ func judgeDeletion(s *Scope) verdict {
 		return verdict{phase: v1.KubeVirtPhaseDeleting, available: true, degraded: true, reason: ReasonDeletionFailed,
 			message: "Deletion is blocked: " + u.Blocked}
 	}
-	return verdict{phase: v1.KubeVirtPhaseDeleting, degraded: true, reason: ReasonDeletionInProgress, message: "Waiting: " + u.Waiting}
+	return verdict{phase: v1.KubeVirtPhaseDeleting, degraded: true, reason: ReasonDeletionInProgress,
+		message: "Waiting: " + u.Waiting}
 }
 
 func deployingUnless(deployed bool) v1.KubeVirtPhase {

@@ -25,8 +25,9 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func scope(observed string, change func(*Scope)) *Scope {
 	s := &Scope{
-		Namespace:    "kubevirt",
-		KubeVirt:     &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt", UID: "1", Generation: 7}},
+		Namespace: "kubevirt",
+		KubeVirt: &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt", UID: "1",
+			Generation: 7}},
 		DeploymentID: "new",
 		Rollout:      manifests.Rollout{Done: true, Message: "ready"},
 		Agents:       &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberReady: 1}},
@@ -56,7 +57,8 @@ func summary(kv *v1.KubeVirt) string {
 		case v1.KubeVirtConditionAvailable, v1.KubeVirtConditionProgressing, v1.KubeVirtConditionDegraded:
 			parts = append(parts, string(c.Type)[:1]+"="+string(c.Status))
 			reason = c.Reason
-		case v1.KubeVirtConditionSynchronized, v1.KubeVirtConditionCreated, v1.KubeVirtConditionReconciling, v1.KubeVirtConditionStalled:
+		case v1.KubeVirtConditionSynchronized, v1.KubeVirtConditionCreated, v1.KubeVirtConditionReconciling,
+			v1.KubeVirtConditionStalled:
 			parts = append(parts, string(c.Type)+"="+string(c.Status))
 		}
 	}
@@ -126,7 +128,8 @@ func TestObservedFollowsTargetAfterRollout(t *testing.T) {
 	s := scope("old", func(s *Scope) { s.Rollout = manifests.Rollout{} })
 	Status(s, now)
 	st := s.KubeVirt.Status
-	if st.TargetKubeVirtVersion != "v2" || st.TargetDeploymentID != "new" || st.ObservedDeploymentID != "old" || st.ObservedKubeVirtVersion != "" {
+	if st.TargetKubeVirtVersion != "v2" || st.TargetDeploymentID != "new" || st.ObservedDeploymentID != "old" ||
+		st.ObservedKubeVirtVersion != "" {
 		t.Errorf("while rolling out: %+v", st)
 	}
 	s.Rollout.Done = true
@@ -143,7 +146,8 @@ func TestObservedFollowsTargetAfterRollout(t *testing.T) {
 	if config := s.KubeVirt.Status.ObservedDeploymentConfig; !strings.Contains(config, `"virtControllerImage":"example.org/v/virt-controller:v2"`) {
 		t.Errorf("deployment config %s", config)
 	}
-	if st.ObservedKubeVirtVersion != "v2" || st.ObservedKubeVirtRegistry != "example.org/v" || st.ObservedDeploymentID != "new" {
+	if st.ObservedKubeVirtVersion != "v2" || st.ObservedKubeVirtRegistry != "example.org/v" ||
+		st.ObservedDeploymentID != "new" {
 		t.Errorf("when done: %+v", st)
 	}
 }
@@ -171,7 +175,8 @@ func TestMessagesAreThoseOfKubeVirt(t *testing.T) {
 	}
 }
 
-// An update by imageTag cannot add what a new version's manifests have and those of the old one lack, as a PriorityClass.
+// An update by imageTag cannot add what a new version's manifests have and those of the old one lack, as a
+// PriorityClass.
 func TestFailedUpdateSaysWhatImageTagLeavesOut(t *testing.T) {
 	const cause, advice = `no PriorityClass with name "p" was found`, "priority class of version v2 have to be applied before"
 	stopped := func(s *Scope) { s.Rollout, s.Crash = manifests.Rollout{Message: "waiting"}, cause }
@@ -229,18 +234,22 @@ func TestIgnoredFieldsAreNamed(t *testing.T) {
 	}
 	s := scope("new", func(s *Scope) {
 		s.KubeVirt.Spec.Configuration.OVMFPath = "/usr/share/edk2"
-		s.KubeVirt.Spec.Configuration.SeccompConfiguration = &v1.SeccompConfiguration{VirtualMachineInstanceProfile: &v1.VirtualMachineInstanceProfile{
-			CustomProfile: &v1.CustomProfile{LocalhostProfile: ptr.To(clusterconfig.KubeVirtSeccompProfile)},
-		}}
+		s.KubeVirt.Spec.Configuration.SeccompConfiguration = &v1.SeccompConfiguration{
+			VirtualMachineInstanceProfile: &v1.VirtualMachineInstanceProfile{
+				CustomProfile: &v1.CustomProfile{LocalhostProfile: ptr.To(clusterconfig.KubeVirtSeccompProfile)},
+			}}
 		s.KubeVirt.Spec.Configuration.SupportContainerResources = []v1.SupportContainerResources{
 			{Type: v1.VMExport}, {Type: v1.ContainerDisk}, {Type: v1.VirtioFS}, {Type: v1.HotplugAttachment}, {Type: v1.SideCar},
 		}
-		s.KubeVirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Sidecar", "Sidecars"}}
+		s.KubeVirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk",
+			"Sidecar", "Sidecars"}}
 	})
 	Status(s, now)
 	got := ignored(s)
-	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ", "feature gate Sidecar has no effect: ", "feature gate Sidecars has no effect: it is not known",
-		"customProfile.localhostProfile has no effect: nodes do not get KubeVirt's profile", "supportContainerResources[1].type has no effect",
+	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ",
+		"feature gate Sidecar has no effect: ", "feature gate Sidecars has no effect: it is not known",
+		"customProfile.localhostProfile has no effect: nodes do not get KubeVirt's profile",
+		"supportContainerResources[1].type has no effect",
 		"supportContainerResources[2].type has no effect", "supportContainerResources[4].type has no effect"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not contain %q", got, part)

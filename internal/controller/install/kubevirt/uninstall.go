@@ -62,8 +62,8 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 	return Uninstall{Done: true}
 }
 
-// awaited are the kinds whose objects an uninstallation deletes and waits for, in the order of their deletion: what creates others comes
-// before them. SetupWithManager watches each of them.
+// awaited are the kinds whose objects an uninstallation deletes and waits for, in the order of their deletion: what
+// creates others comes before them. SetupWithManager watches each of them.
 var awaited = []struct {
 	kind client.Object
 	list func() client.ObjectList
@@ -148,5 +148,6 @@ func (w *workloads) String() string {
 	if w.pools > 0 {
 		sets += fmt.Sprintf(", %d VirtualMachinePools", w.pools)
 	}
-	return fmt.Sprintf("%d VirtualMachines%s and %d VirtualMachineInstances exist (%s)", w.vms, sets, len(w.vmis), strings.Join(names, ", "))
+	return fmt.Sprintf("%d VirtualMachines%s and %d VirtualMachineInstances exist (%s)", w.vms, sets, len(w.vmis),
+		strings.Join(names, ", "))
 }

@@ -50,7 +50,8 @@ func newInstallation(changes ...func(*v1.KubeVirtSpec)) *installation {
 	k := &installation{namespace: NewInstallNamespace(), writes: NewWrites(), recorded: &RecordedEvents{}}
 	k.reconciler = &kubevirt.Reconciler{
 		Client: k.writes, APIReader: AsController, Recorder: k.recorded, Namespace: k.namespace,
-		Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
+		Options: []clusterconfig.Option{clusterconfig.WithImages(
+			clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", Broker: "e.org/b:v1", API: "e.org/a:v1"})},
 	}
 	k.kv = k.newKubeVirt("kubevirt")
 	for _, change := range changes {
@@ -78,10 +79,11 @@ func (k *installation) run() {
 	GinkgoHelper()
 	here := cache.ByObject{Namespaces: map[string]cache.Config{k.namespace: {}}}
 	mgr, err := ctrl.NewManager(ControllerConfig, ctrl.Options{
-		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&appsv1.DaemonSet{}: here, &appsv1.Deployment{}: here, &corev1.Service{}: here, &corev1.ConfigMap{}: here, &corev1.Secret{}: here,
-			&policyv1.PodDisruptionBudget{}: here, &coordinationv1.Lease{}: here,
+			&appsv1.DaemonSet{}: here, &appsv1.Deployment{}: here, &corev1.Service{}: here, &corev1.ConfigMap{}: here,
+			&corev1.Secret{}: here, &policyv1.PodDisruptionBudget{}: here, &coordinationv1.Lease{}: here,
 		}},
 	})
 	Expect(err).NotTo(HaveOccurred())
@@ -134,7 +136,8 @@ func (k *installation) service() *corev1.Service {
 func (k *installation) served(ready int32) {
 	GinkgoHelper()
 	d := ExpectExists(k.api())
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: ready}
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2,
+		ReadyReplicas: ready}
 	ExpectStatus(d)
 }
 
@@ -156,7 +159,9 @@ func (*installation) rolled(ds *appsv1.DaemonSet, ready int32) {
 	ExpectStatus(ds)
 }
 
-func (*installation) expectCondition(kv *v1.KubeVirt, kind v1.KubeVirtConditionType, status corev1.ConditionStatus, reason string) {
+func (*installation) expectCondition(
+	kv *v1.KubeVirt, kind v1.KubeVirtConditionType, status corev1.ConditionStatus, reason string,
+) {
 	GinkgoHelper()
 	for _, c := range ExpectExists(kv).Status.Conditions {
 		if c.Type == kind {

@@ -26,8 +26,8 @@ type State struct {
 // Schedulable reports whether VMs can start on the Node.
 func (s State) Schedulable() bool { return s.Known && s.Pulse.Alive && s.Ready }
 
-// Apply sets a Node's labels and annotations in memory from the state of its agent. It updates the heartbeat at most once per
-// HeartbeatInterval.
+// Apply sets a Node's labels and annotations in memory from the state of its agent. It updates the heartbeat at most
+// once per HeartbeatInterval.
 func Apply(meta *metav1.ObjectMeta, s State) {
 	labels, annotations := maps.Clone(meta.Labels), maps.Clone(meta.Annotations)
 	if labels == nil {
@@ -57,8 +57,8 @@ func Apply(meta *metav1.ObjectMeta, s State) {
 	set(&meta.Annotations, annotations)
 }
 
-// markSilence sets UnresponsiveAnnotation if the agent's Lease has expired, but not if the agent has released it: then the heartbeat
-// annotation shows how long ago that was.
+// markSilence sets UnresponsiveAnnotation if the agent's Lease has expired, but not if the agent has released it: then
+// the heartbeat annotation shows how long ago that was.
 func markSilence(annotations map[string]string, pulse Pulse) {
 	switch {
 	case pulse.Alive || pulse.Released:
@@ -79,9 +79,9 @@ func Unresponsive(meta *metav1.ObjectMeta, s State) bool {
 	return meta.Labels[SchedulableLabel] == "true" && s.Known && !s.Pulse.Alive && !s.Pulse.Released
 }
 
-// Silent reports whether a Node's annotations show that its agent's Lease expired, or that the agent released its Lease more than
-// Timeout ago. If the Node is unschedulable and Timeout has not passed, left is the time until it has. A Node that never had an agent
-// is not silent.
+// Silent reports whether a Node's annotations show that its agent's Lease expired, or that the agent released its Lease
+// more than Timeout ago. If the Node is unschedulable and Timeout has not passed, left is the time until it has. A Node
+// that never had an agent is not silent.
 func Silent(meta *metav1.ObjectMeta, now time.Time) (silent bool, left time.Duration) {
 	if meta.Annotations[UnresponsiveAnnotation] != "" {
 		return true, 0

@@ -29,11 +29,12 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
-// ReasonNodeUnresponsive is the reason of the event on a Node whose agent no longer renews its Lease, and of the events on its VMIs.
+// ReasonNodeUnresponsive is the reason of the event on a Node whose agent no longer renews its Lease, and of the events
+// on its VMIs.
 const ReasonNodeUnresponsive = "NodeUnresponsive"
 
-// Reconciler derives labels and the heartbeat annotation of Nodes from the Leases and reports of their agents, which may not write
-// Nodes themselves.
+// Reconciler derives labels and the heartbeat annotation of Nodes from the Leases and reports of their agents, which
+// may not write Nodes themselves.
 type Reconciler struct {
 	client.Client
 	// Recorder records events on Nodes.
@@ -59,7 +60,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == agentapi.LabelValue
 	}))
 	// Kubelets write a Node's status often. Only metadata matters here.
-	metadata := builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	metadata := builder.WithPredicates(
+		predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("node").
 		WatchesMetadata(&corev1.Node{}, &handler.EnqueueRequestForObject{}, metadata).
@@ -76,7 +78,8 @@ func OfAgent(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: name}}}
 }
 
-// Reconcile updates the labels and annotations of one Node, or deletes the Lease and the report of a Node that no longer exists.
+// Reconcile updates the labels and annotations of one Node, or deletes the Lease and the report of a Node that no
+// longer exists.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	name, now := request.Name, kit.Now(r.Clock)
 	lease, report, err := r.agent(ctx, name)
@@ -137,7 +140,8 @@ func (r *Reconciler) read(ctx context.Context, key client.ObjectKey, o client.Ob
 
 // state returns the state of a Node's agent. cm may be nil.
 func (r *Reconciler) state(
-	ctx context.Context, node *metav1.PartialObjectMetadata, lease *coordinationv1.Lease, cm *corev1.ConfigMap, now time.Time,
+	ctx context.Context, node *metav1.PartialObjectMetadata, lease *coordinationv1.Lease, cm *corev1.ConfigMap,
+	now time.Time,
 ) State {
 	s := State{Known: lease != nil, Pulse: r.heartbeats.Observe(node.Name, lease, node.Annotations, now)}
 	if cm == nil {

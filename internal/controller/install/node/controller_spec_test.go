@@ -38,7 +38,8 @@ var _ = Describe("Node", func() {
 
 	meta := func() metav1.ObjectMeta {
 		return metav1.ObjectMeta{
-			Namespace: namespace, Name: agentapi.ObjectName(host.Name), Labels: map[string]string{v1.AppLabel: agentapi.LabelValue},
+			Namespace: namespace, Name: agentapi.ObjectName(host.Name),
+			Labels: map[string]string{v1.AppLabel: agentapi.LabelValue},
 		}
 	}
 	lease := func() *coordinationv1.Lease { return &coordinationv1.Lease{ObjectMeta: meta()} }
@@ -61,7 +62,8 @@ var _ = Describe("Node", func() {
 		GinkgoHelper()
 		l := lease()
 		err := K8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)
-		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &host.Name, LeaseDurationSeconds: ptr.To[int32](40), RenewTime: &metav1.MicroTime{Time: clock.Now()}}
+		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &host.Name, LeaseDurationSeconds: ptr.To[int32](40),
+			RenewTime: &metav1.MicroTime{Time: clock.Now()}}
 		if err != nil {
 			Expect(K8sClient.Create(ctx, l)).To(Succeed())
 			return
@@ -117,7 +119,8 @@ var _ = Describe("Node", func() {
 		ExpectExists(host)
 		Expect(host.Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(host.Labels).To(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
-		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"), "the VMI reconciler reads this annotation")
+		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"),
+			"the VMI reconciler reads this annotation")
 		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
 
 		steps.ExpectSteady(host)

@@ -22,7 +22,8 @@ import (
 const (
 	SchedulableLabel    = "kubevirt.io/schedulable"
 	HeartbeatAnnotation = "kubevirt.io/heartbeat"
-	// UnresponsiveAnnotation is set if the agent's Lease has expired: when it was last renewed, in RFC 3339. KubeVirt does not have it.
+	// UnresponsiveAnnotation is set if the agent's Lease has expired: when it was last renewed, in RFC 3339. KubeVirt does
+	// not have it.
 	UnresponsiveAnnotation = "kubevirt.io/unresponsive-since"
 	SkipAnnotation         = "node-labeller.kubevirt.io/skip-node"
 	ObsoleteHostModelLabel = "node-labeller.kubevirt.io/obsolete-host-model"
@@ -43,8 +44,8 @@ var ownedPrefixes = []string{
 	hostModelPrefix, hostModelFeaturePrefix, hypervPrefix, ObsoleteHostModelLabel, v1.CPUManager, v1.RealtimeLabel,
 }
 
-// A report comes from a node, which may be hostile. These caps limit the size of a Node object for the API server and all watchers
-// of Nodes. A current CPU has about 100 models and 250 features.
+// A report comes from a node, which may be hostile. These caps limit the size of a Node object for the API server and
+// all watchers of Nodes. A current CPU has about 100 models and 250 features.
 const (
 	maxReport   = 256 << 10
 	maxPerGroup = 512
@@ -57,7 +58,8 @@ func Report(cm *corev1.ConfigMap) (*agentapi.Capabilities, error) {
 		return nil, fmt.Errorf("ConfigMap %s/%s has no key %q", cm.Namespace, cm.Name, agentapi.CapabilitiesKey)
 	}
 	if len(raw) > maxReport {
-		return nil, fmt.Errorf("ConfigMap %s/%s: report of %d bytes is larger than %d", cm.Namespace, cm.Name, len(raw), maxReport)
+		return nil, fmt.Errorf("ConfigMap %s/%s: report of %d bytes is larger than %d", cm.Namespace, cm.Name, len(raw),
+			maxReport)
 	}
 	report := &agentapi.Capabilities{}
 	if err := json.Unmarshal([]byte(raw), report); err != nil {
@@ -66,8 +68,8 @@ func Report(cm *corev1.ConfigMap) (*agentapi.Capabilities, error) {
 	return report, nil
 }
 
-// Labels returns the labels of a Node from its agent's report. Entries that make no valid label are left out and named in the error; the
-// other labels are returned even then.
+// Labels returns the labels of a Node from its agent's report. Entries that make no valid label are left out and named
+// in the error; the other labels are returned even then.
 func Labels(report *agentapi.Capabilities, obsolete map[string]bool) (map[string]string, error) {
 	b := labelSet{labels: map[string]string{}}
 	models := make([]string, 0, len(report.CPUModels))

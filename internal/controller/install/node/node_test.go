@@ -94,7 +94,8 @@ func TestHeartbeatsAfterAnotherLeader(t *testing.T) {
 		if got := h.Observe("n1", l, c.annotations, start.Add(c.after)); got.Alive != c.alive {
 			t.Errorf("%s: alive %t, %+v", name, got.Alive, got)
 		}
-		if got := h.Observe("n1", lease(start.Add(c.renewed+time.Second), nil), c.annotations, start.Add(c.after)); !got.Alive {
+		if got := h.Observe("n1", lease(start.Add(c.renewed+time.Second), nil), c.annotations,
+			start.Add(c.after)); !got.Alive {
 			t.Errorf("%s: not alive after the next renewal, %+v", name, got)
 		}
 	}
@@ -103,18 +104,19 @@ func TestHeartbeatsAfterAnotherLeader(t *testing.T) {
 func TestLabels(t *testing.T) {
 	got, err := Labels(&agentapi.Capabilities{
 		MachineTypes: []string{"q35", "pc-q35-10.0"}, HostModel: "EPYC", Vendor: "AMD",
-		HostModelFeatures: []string{"svm"}, CPUModels: []string{"EPYC", "qemu64"}, CPUFeatures: []string{"aes"}, HypervFeatures: []string{"vpindex"},
-		CPUManager: true, Realtime: true,
+		HostModelFeatures: []string{"svm"}, CPUModels: []string{"EPYC", "qemu64"}, CPUFeatures: []string{"aes"},
+		HypervFeatures: []string{"vpindex"}, CPUManager: true, Realtime: true,
 	}, map[string]bool{"qemu64": true, "Opteron_G1": true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{}
 	for _, key := range []string{
-		"machine-type.node.kubevirt.io/q35", "machine-type.node.kubevirt.io/pc-q35-10.0", "host-model-cpu.node.kubevirt.io/EPYC",
+		"machine-type.node.kubevirt.io/q35", "machine-type.node.kubevirt.io/pc-q35-10.0",
+		"host-model-cpu.node.kubevirt.io/EPYC",
 		"cpu-model.node.kubevirt.io/EPYC", "cpu-model-migration.node.kubevirt.io/EPYC", "cpu-vendor.node.kubevirt.io/AMD",
-		"cpu-feature.node.kubevirt.io/aes", "host-model-required-features.node.kubevirt.io/svm", "hyperv.node.kubevirt.io/vpindex",
-		"kubevirt.io/cpumanager", "kubevirt.io/realtime",
+		"cpu-feature.node.kubevirt.io/aes", "host-model-required-features.node.kubevirt.io/svm",
+		"hyperv.node.kubevirt.io/vpindex", "kubevirt.io/cpumanager", "kubevirt.io/realtime",
 	} {
 		want[key] = "true"
 	}
@@ -134,7 +136,8 @@ func TestHostileReports(t *testing.T) {
 		many[i] = fmt.Sprint("f", i)
 	}
 	labels, err := Labels(&agentapi.Capabilities{
-		CPUModels: []string{"../../kubernetes.io/hostname", "a b", strings.Repeat("x", 64), "ok"}, CPUFeatures: many, HostModel: "Conroe",
+		CPUModels: []string{"../../kubernetes.io/hostname", "a b", strings.Repeat("x", 64), "ok"}, CPUFeatures: many,
+		HostModel: "Conroe",
 	}, map[string]bool{"Conroe": true})
 	if err == nil || !strings.Contains(err.Error(), "makes no label") || !strings.Contains(err.Error(), "only 512") {
 		t.Errorf("error %v", err)
@@ -157,7 +160,8 @@ func TestHostileReports(t *testing.T) {
 }
 
 func TestApply(t *testing.T) {
-	alive := State{Known: true, Ready: true, Pulse: Pulse{Alive: true, Last: start}, Labels: map[string]string{cpuModelPrefix + "EPYC": "true"}}
+	alive := State{Known: true, Ready: true, Pulse: Pulse{Alive: true, Last: start},
+		Labels: map[string]string{cpuModelPrefix + "EPYC": "true"}}
 	stamp := func(age time.Duration) string { return start.Add(-age).Format(time.RFC3339) }
 	type meta = metav1.ObjectMeta
 	cases := []struct {
@@ -172,37 +176,49 @@ func TestApply(t *testing.T) {
 		},
 		{
 			"stale capability is removed, recent heartbeat stays",
-			meta{Labels: map[string]string{cpuModelPrefix + "Haswell": "true", "kubevirt.io/other": ""}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}},
-			meta{Labels: map[string]string{"kubevirt.io/other": "", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}}, alive,
+			meta{Labels: map[string]string{cpuModelPrefix + "Haswell": "true", "kubevirt.io/other": ""},
+				Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}},
+			meta{Labels: map[string]string{"kubevirt.io/other": "", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"},
+				Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}}, alive,
 		},
 		{
-			"heartbeat after a minute", meta{Annotations: map[string]string{HeartbeatAnnotation: stamp(time.Minute), SkipAnnotation: ""}},
-			meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0), SkipAnnotation: ""}}, alive,
+			"heartbeat after a minute",
+			meta{Annotations: map[string]string{HeartbeatAnnotation: stamp(time.Minute), SkipAnnotation: ""}},
+			meta{Labels: map[string]string{SchedulableLabel: "true"},
+				Annotations: map[string]string{HeartbeatAnnotation: stamp(0), SkipAnnotation: ""}}, alive,
 		},
 		{
 			"never renewed", meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}},
-			meta{Labels: map[string]string{SchedulableLabel: "false", cpuModelPrefix + "EPYC": "true"}}, State{Known: true, Ready: true},
+			meta{Labels: map[string]string{SchedulableLabel: "false", cpuModelPrefix + "EPYC": "true"}},
+			State{Known: true, Ready: true},
 		},
 		{
 			"not renewed in time", meta{Labels: map[string]string{SchedulableLabel: "true"}},
-			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0)}},
+			meta{Labels: map[string]string{SchedulableLabel: "false"},
+				Annotations: map[string]string{UnresponsiveAnnotation: stamp(0)}},
 			State{Known: true, Ready: true, Pulse: Pulse{Last: start}},
 		},
 		{
-			"released long ago", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
+			"released long ago", meta{Labels: map[string]string{SchedulableLabel: "true"},
+				Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
 			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{"c": "d"}},
 			State{Known: true, Ready: true, Pulse: Pulse{Last: start, Released: true}},
 		},
 		{
-			"renewed again", meta{Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), HeartbeatAnnotation: stamp(0)}},
-			meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}}, alive,
+			"renewed again", meta{Annotations: map[string]string{UnresponsiveAnnotation: stamp(0),
+				HeartbeatAnnotation: stamp(0)}},
+			meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"},
+				Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}}, alive,
 		},
 		{
-			"no devices", meta{}, meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}},
+			"no devices", meta{},
+			meta{Labels: map[string]string{SchedulableLabel: "false"},
+				Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}},
 			State{Known: true, Pulse: Pulse{Alive: true, Last: start}},
 		},
 		{
-			"agent removed", meta{Labels: map[string]string{"a": "b", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0), "c": "d"}},
+			"agent removed", meta{Labels: map[string]string{"a": "b", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"},
+				Annotations: map[string]string{HeartbeatAnnotation: stamp(0), "c": "d"}},
 			meta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}}, State{},
 		},
 	}

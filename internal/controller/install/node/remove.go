@@ -19,9 +19,9 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
-// RemoveAll deletes the Leases and the reports of all agents, and removes from all Nodes what Apply sets. It is called when Vireo is
-// uninstalled and no agent runs any more: the Reconciler would do the same for each Node whose Lease is deleted, but the process may stop
-// earlier.
+// RemoveAll deletes the Leases and the reports of all agents, and removes from all Nodes what Apply sets. It is called
+// when Vireo is uninstalled and no agent runs any more: the Reconciler would do the same for each Node whose Lease is
+// deleted, but the process may stop earlier.
 func RemoveAll(ctx context.Context, c client.Client, namespace string) error {
 	for _, list := range []client.ObjectList{&coordinationv1.LeaseList{}, &corev1.ConfigMapList{}} {
 		agents := client.MatchingLabels{v1.AppLabel: agentapi.LabelValue}

@@ -39,7 +39,8 @@ const policyTimeout = 30 * time.Second
 var _ = Describe("Node restriction", Ordered, func() {
 	var namespace string
 
-	// handlerOf returns a client of an account with the name of the agents'. RBAC permits everything: only the policies decide.
+	// handlerOf returns a client of an account with the name of the agents'. RBAC permits everything: only the policies
+	// decide.
 	handlerOf := func(installation, node string) client.Client {
 		GinkgoHelper()
 		config := rest.CopyConfig(AdminConfig)
@@ -91,7 +92,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 		}
 		// The API server enforces new policies with a delay.
 		probe := onNode("probe", "n1")
-		Eventually(func() error { return write(agentOf("n2"), probe, machine) }, policyTimeout).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
+		Eventually(func() error { return write(agentOf("n2"), probe, machine) }, policyTimeout).
+			Should(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Eventually(func() error {
 			l := leaseOf("n1")
 			return agentOf("n2").Create(ctx, l, client.DryRunAll)
@@ -115,7 +117,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(write(agentOf("n1"), vmi, stamp(v1.Scheduled, v1.Running))).To(Succeed())
 		denied := MatchError(ContainSubstring("may only record the times of the phases"))
 		Expect(write(agentOf("n1"), vmi, stamp("Invented"))).To(denied)
-		Expect(write(agentOf("n1"), vmi, stamp(slices.Repeat([]v1.VirtualMachineInstancePhase{v1.Running}, 17)...))).To(denied)
+		Expect(write(agentOf("n1"), vmi, stamp(slices.Repeat([]v1.VirtualMachineInstancePhase{v1.Running}, 17)...))).
+			To(denied)
 	})
 
 	It("denies an agent the status fields of virt-controller", func() {
@@ -136,7 +139,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data"}}
 			},
 		} {
-			Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only write what it observes of its guests: reason, activePods,")), what)
+			Expect(write(agentOf("n1"), vmi, change)).To(
+				MatchError(ContainSubstring("may only write what it observes of its guests: reason, activePods,")), what)
 		}
 		Expect(write(agentOf("n1"), vmi, machine)).To(Succeed())
 	})
@@ -149,7 +153,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 		ExpectExists(vmi)
 		record := func(change func(*v1.SnapshotFreezeRecord)) func(*v1.VirtualMachineInstance) {
 			return func(v *v1.VirtualMachineInstance) {
-				v.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "a", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
+				v.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "a", Deadline: metav1.Now(),
+					Stage: v1.SnapshotFreezeFrozen}
 				change(v.Status.SnapshotFreezeRecord)
 			}
 		}
@@ -172,7 +177,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			"another snapshot": func(v *v1.VirtualMachineInstance) { v.Status.SnapshotFreeze.ID = "b" },
 			"no intent":        func(v *v1.VirtualMachineInstance) { v.Status.SnapshotFreeze = nil },
 		} {
-			Expect(write(agentOf("n1"), ExpectExists(vmi), change)).To(MatchError(ContainSubstring("may only write what it observes of its guests")), what)
+			Expect(write(agentOf("n1"), ExpectExists(vmi), change)).
+				To(MatchError(ContainSubstring("may only write what it observes of its guests")), what)
 		}
 	})
 
@@ -193,7 +199,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			"another directory": func(v *v1.VirtualMachineInstance) { v.Status.DiskBackup.Directory = "." },
 			"no intent":         func(v *v1.VirtualMachineInstance) { v.Status.DiskBackup = nil },
 		} {
-			Expect(write(agentOf("n1"), ExpectExists(vmi), change)).To(MatchError(ContainSubstring("may only write what it observes of its guests")), what)
+			Expect(write(agentOf("n1"), ExpectExists(vmi), change)).
+				To(MatchError(ContainSubstring("may only write what it observes of its guests")), what)
 		}
 	})
 
@@ -212,7 +219,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
 		changed := vmi.DeepCopy()
 		changed.Labels = map[string]string{"a": "b"}
-		Expect(agentOf("n1").Patch(ctx, changed, client.MergeFrom(vmi))).To(MatchError(ContainSubstring("only write the status")))
+		Expect(agentOf("n1").Patch(ctx, changed, client.MergeFrom(vmi))).
+			To(MatchError(ContainSubstring("only write the status")))
 		Expect(agentOf("n1").Delete(ctx, vmi)).To(MatchError(ContainSubstring("only write the status")))
 	})
 
@@ -222,7 +230,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			vmi := onNode(name, "n1")
 			Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 				v.Status.EvacuationNodeName = "n1"
-				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
+				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1",
+					TargetNode: "n2", TargetPod: "p"}
 			})).To(Succeed())
 			ExpectExists(vmi)
 			return vmi
@@ -254,7 +263,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			} {
 				Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
 			}
-			Expect(write(agentOf("n3"), vmi, transferOwnership)).To(MatchError(apierrors.IsForbidden, "is forbidden"), "agent of a third node")
+			Expect(write(agentOf("n3"), vmi, transferOwnership)).
+				To(MatchError(apierrors.IsForbidden, "is forbidden"), "agent of a third node")
 		})
 
 		It("permits the source's agent to write the progress of the migration, and not its identity", func() {
@@ -273,16 +283,19 @@ var _ = Describe("Node restriction", Ordered, func() {
 				"an abort":     func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.AbortRequested = true },
 				"no migration": func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
 			} {
-				Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only write the progress of a migration")), what)
+				Expect(write(agentOf("n1"), vmi, change)).To(
+					MatchError(ContainSubstring("may only write the progress of a migration")), what)
 			}
 			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
 				m := v.Status.MigrationState
-				m.Failed, m.Completed, m.EndTimestamp, m.FailureReason, m.AbortStatus = true, true, &now, "so", v1.MigrationAbortSucceeded
+				m.Failed, m.Completed, m.EndTimestamp, m.FailureReason, m.AbortStatus = true, true, &now, "so",
+					v1.MigrationAbortSucceeded
 				// And the other fields of its own VMI.
 				machine(v)
 			})).To(Succeed())
 			Expect(write(agentOf("n1"), onNode("not-migrating", "n1"), func(v *v1.VirtualMachineInstance) {
-				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
+				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1",
+					TargetNode: "n2", TargetPod: "p"}
 			})).To(MatchError(ContainSubstring("may only write the progress of a migration")), "a migration that does not exist")
 		})
 
@@ -292,7 +305,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) {
 				vmistatus.Complete(v.Status.MigrationState, metav1.Now())
 			})).To(Succeed())
-			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" })).
+			Expect(write(agentOf("n2"), ExpectExists(vmi),
+				func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" })).
 				To(MatchError(ContainSubstring("may only write the progress of a migration")))
 		})
 
@@ -308,13 +322,15 @@ var _ = Describe("Node restriction", Ordered, func() {
 		withVolumes := func(name string) *v1.VirtualMachineInstance {
 			GinkgoHelper()
 			claim := func(name string) *v1.PersistentVolumeClaimInfo {
-				return &v1.PersistentVolumeClaimInfo{ClaimName: name, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1024Mi")}}
+				return &v1.PersistentVolumeClaimInfo{ClaimName: name,
+					Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1024Mi")}}
 			}
 			vmi := moving(name)
 			Expect(write(K8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState.SourcePersistentStatePVCName = "state-here"
 				v.Status.MigrationState.TargetPersistentStatePVCName = "state-there"
-				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data", SourcePVCInfo: claim("old"), DestinationPVCInfo: claim("new")}}
+				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data", SourcePVCInfo: claim("old"),
+					DestinationPVCInfo: claim("new")}}
 				v.Status.VolumeStatus = []v1.VolumeStatus{
 					{Name: "data", Target: "vdb", Size: gibibyte, PersistentVolumeClaimInfo: claim("old")},
 					{Name: "stays", Target: "vdc", Size: gibibyte, PersistentVolumeClaimInfo: claim("shared")},
@@ -328,68 +344,71 @@ var _ = Describe("Node restriction", Ordered, func() {
 			return ExpectExists(vmi)
 		}
 
-		It("permits either agent to record the migrated volumes when it transfers ownership, and nothing else of the guest", func() {
-			for node, transfer := range map[string]func(*v1.VirtualMachineInstance) error{
-				"n1": func(vmi *v1.VirtualMachineInstance) error {
-					return vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)
-				},
-				"n2": func(vmi *v1.VirtualMachineInstance) error {
-					return vmistatus.TakeOwnership(ctx, agentOf("n2"), vmi, metav1.Now())
-				},
-			} {
-				vmi := withVolumes("volumes-to-" + node)
-				Expect(transfer(vmi)).To(Succeed())
-				ExpectExists(vmi)
-				Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
-				Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
-				Expect(vmi.Status.VolumeStatus[2].Name).To(Equal("state-there"))
-				Expect(vmi.Status.Conditions).To(HaveLen(1))
-			}
-			vmi := withVolumes("invalid-changes")
-			for what, change := range map[string]func(*v1.VirtualMachineInstance){
-				"no migrated volumes before the transfer": func(v *v1.VirtualMachineInstance) { v.Status.MigratedVolumes = nil },
-				"no VolumesChange before the transfer":    func(v *v1.VirtualMachineInstance) { v.Status.Conditions = v.Status.Conditions[:1] },
-				"no Ready condition": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.Conditions = v.Status.Conditions[1:]
-				},
-				"another Ready status": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.Conditions[0].Status = corev1.ConditionFalse
-				},
-				"a third claim": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName = "third"
-				},
-				"a claim for another volume": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.VolumeStatus[1].PersistentVolumeClaimInfo = v.Status.MigratedVolumes[0].DestinationPVCInfo
-				},
-				"a third claim for its state": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.VolumeStatus[2].Name, v.Status.VolumeStatus[2].PersistentVolumeClaimInfo.ClaimName = "third", "third"
-				},
-				"another size": func(v *v1.VirtualMachineInstance) { transferOwnership(v); v.Status.VolumeStatus[0].Size = 1 },
-				"a volume less": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.VolumeStatus = v.Status.VolumeStatus[:1]
-				},
-				"no volume at all": func(v *v1.VirtualMachineInstance) { transferOwnership(v); v.Status.VolumeStatus = nil },
-				"other moves": func(v *v1.VirtualMachineInstance) {
-					transferOwnership(v)
-					v.Status.MigratedVolumes[0].SourcePVCInfo.ClaimName = "third"
-				},
-			} {
-				Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
-			}
-		})
+		It("permits either agent to record the migrated volumes when it transfers ownership, and nothing else of the guest",
+			func() {
+				for node, transfer := range map[string]func(*v1.VirtualMachineInstance) error{
+					"n1": func(vmi *v1.VirtualMachineInstance) error {
+						return vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)
+					},
+					"n2": func(vmi *v1.VirtualMachineInstance) error {
+						return vmistatus.TakeOwnership(ctx, agentOf("n2"), vmi, metav1.Now())
+					},
+				} {
+					vmi := withVolumes("volumes-to-" + node)
+					Expect(transfer(vmi)).To(Succeed())
+					ExpectExists(vmi)
+					Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
+					Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
+					Expect(vmi.Status.VolumeStatus[2].Name).To(Equal("state-there"))
+					Expect(vmi.Status.Conditions).To(HaveLen(1))
+				}
+				vmi := withVolumes("invalid-changes")
+				for what, change := range map[string]func(*v1.VirtualMachineInstance){
+					"no migrated volumes before the transfer": func(v *v1.VirtualMachineInstance) { v.Status.MigratedVolumes = nil },
+					"no VolumesChange before the transfer":    func(v *v1.VirtualMachineInstance) { v.Status.Conditions = v.Status.Conditions[:1] },
+					"no Ready condition": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.Conditions = v.Status.Conditions[1:]
+					},
+					"another Ready status": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.Conditions[0].Status = corev1.ConditionFalse
+					},
+					"a third claim": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName = "third"
+					},
+					"a claim for another volume": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.VolumeStatus[1].PersistentVolumeClaimInfo = v.Status.MigratedVolumes[0].DestinationPVCInfo
+					},
+					"a third claim for its state": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.VolumeStatus[2].Name, v.Status.VolumeStatus[2].PersistentVolumeClaimInfo.ClaimName = "third", "third"
+					},
+					"another size": func(v *v1.VirtualMachineInstance) { transferOwnership(v); v.Status.VolumeStatus[0].Size = 1 },
+					"a volume less": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.VolumeStatus = v.Status.VolumeStatus[:1]
+					},
+					"no volume at all": func(v *v1.VirtualMachineInstance) { transferOwnership(v); v.Status.VolumeStatus = nil },
+					"other moves": func(v *v1.VirtualMachineInstance) {
+						transferOwnership(v)
+						v.Status.MigratedVolumes[0].SourcePVCInfo.ClaimName = "third"
+					},
+				} {
+					Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
+				}
+			})
 
 		It("denies both agents a transfer of ownership after the migration has failed", func() {
 			vmi := moving("failed")
-			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true })).To(Succeed())
+			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true })).
+				To(Succeed())
 			ExpectExists(vmi)
 			Expect(write(agentOf("n2"), vmi, transferOwnership)).To(MatchError(ContainSubstring("of another node")))
-			Expect(write(agentOf("n1"), vmi, transferOwnership)).To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
+			Expect(write(agentOf("n1"), vmi, transferOwnership)).
+				To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
 		})
 	})
 
@@ -415,7 +434,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 		tenant := handlerOf(namespace, "n1")
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}}
 		Expect(tenant.Create(ctx, vmi)).To(Succeed())
-		Expect(tenant.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}})).To(Succeed())
+		Expect(tenant.Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}})).To(Succeed())
 	})
 })
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package webhookcertificate renews the certificate of virt-controller's webhooks and metrics, and the secret paths of the webhooks. It
-// keeps the CA and the paths in the webhook configurations. It works without a KubeVirt object, because a webhook validates that object.
+// Package webhookcertificate renews the certificate of virt-controller's webhooks and metrics, and the secret paths of
+// the webhooks. It keeps the CA and the paths in the webhook configurations. It works without a KubeVirt object,
+// because a webhook validates that object.
 package webhookcertificate
 
 import (
@@ -71,7 +72,8 @@ func (r *Reconciler) secret(context.Context, client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: r.Secret}}
 }
 
-// Reconcile renews the certificate, its CA and the paths if that is due, and writes the CA and the paths to the webhook configurations.
+// Reconcile renews the certificate, its CA and the paths if that is due, and writes the CA and the paths to the webhook
+// configurations.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := kit.Now(r.Clock)
 	if r.leading.IsZero() {
@@ -95,7 +97,8 @@ type settings struct {
 	paths  server.Paths
 }
 
-// renew writes the Secret if something in it has to be renewed. It returns what the webhook configurations need, and when to call it again.
+// renew writes the Secret if something in it has to be renewed. It returns what the webhook configurations need, and
+// when to call it again.
 func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte) (settings, time.Time, error) {
 	secret := &corev1.Secret{}
 	err := r.Get(ctx, r.Secret, secret)
@@ -133,7 +136,8 @@ func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte)
 	switch {
 	case missing:
 		err = r.Create(ctx, wanted)
-	case !maps.EqualFunc(secret.Data, data, equalBytes) || !equality.Semantic.DeepEqual(secret.ObjectMeta, wanted.ObjectMeta):
+	case !maps.EqualFunc(secret.Data, data, equalBytes) ||
+		!equality.Semantic.DeepEqual(secret.ObjectMeta, wanted.ObjectMeta):
 		// The update fails if the Secret has changed since it was read: a stale cache must not overwrite a CA that signs.
 		err = r.Update(ctx, wanted)
 	}
@@ -151,7 +155,8 @@ type Hooks struct{ Mutating, Validating string }
 // ErrUntrusted means that the API server does not trust the certificate yet.
 var ErrUntrusted = errors.New("the CA bundle is not in the webhook configurations yet")
 
-// Trusts returns an error if one of the webhooks does not trust a certificate according to verify, which gets the CA bundles.
+// Trusts returns an error if one of the webhooks does not trust a certificate according to verify, which gets the CA
+// bundles.
 func (h Hooks) Trusts(ctx context.Context, reader client.Reader, verify func(bundle []byte) error) error {
 	configurations, err := h.read(ctx, reader)
 	if err != nil {
@@ -222,7 +227,8 @@ func inject(ctx context.Context, writer client.Writer, configurations []client.O
 			continue
 		}
 		if err := writer.Update(ctx, configuration); err != nil {
-			return fmt.Errorf("cannot write the CA bundle and the paths to webhook configuration %q: %w", configuration.GetName(), err)
+			return fmt.Errorf("cannot write the CA bundle and the paths to webhook configuration %q: %w",
+				configuration.GetName(), err)
 		}
 	}
 	return nil

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package automigration contains what evacuations and workload updates have in common: virt-controller creates their migrations itself, at
-// most one per guest at a time, after checking on the API server that the migration is still needed.
+// Package automigration contains what evacuations and workload updates have in common: virt-controller creates their
+// migrations itself, at most one per guest at a time, after checking on the API server that the migration is still
+// needed.
 package automigration
 
 import (
@@ -37,8 +38,8 @@ func Active(migrations []*v1.VirtualMachineInstanceMigration) *v1.VirtualMachine
 	return nil
 }
 
-// Evacuates reports whether a migration was created by the evacuation controller. The annotation alone does not prove that: users may write
-// it. Only virt-controller sets a migration's priority.
+// Evacuates reports whether a migration was created by the evacuation controller. The annotation alone does not prove
+// that: users may write it. Only virt-controller sets a migration's priority.
 func Evacuates(m *v1.VirtualMachineInstanceMigration) bool {
 	_, annotated := m.Annotations[v1.EvacuationMigrationAnnotation]
 	return annotated && m.Spec.Priority != nil
@@ -55,10 +56,12 @@ func Rejected(m *v1.VirtualMachineInstanceMigration) bool {
 	return conditions.IsTrue(m.Status.Conditions, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota)
 }
 
-// Share returns the guests that get a migration now, and how many others wait. waiting is ordered by urgency. As many guests as there are
-// slots get a migration, and also the first guest of each namespace without a migration, whose migration then waits for a slot in the
-// queue: the queue is fair only among the namespaces in it, so a namespace with many guests could otherwise exclude others.
-func Share[G any](waiting []G, namespace func(*G) string, slots int, hasMigration map[string]bool) (now []G, later int) {
+// Share returns the guests that get a migration now, and how many others wait. waiting is ordered by urgency. As many
+// guests as there are slots get a migration, and also the first guest of each namespace without a migration, whose
+// migration then waits for a slot in the queue: the queue is fair only among the namespaces in it, so a namespace with
+// many guests could otherwise exclude others.
+func Share[G any](waiting []G, namespace func(*G) string, slots int, hasMigration map[string]bool) (now []G,
+	later int) {
 	served := map[string]bool{}
 	for i := range waiting {
 		ns := namespace(&waiting[i])
@@ -80,7 +83,8 @@ type History struct {
 
 // NewHistory indexes migrations. It does not change them.
 func NewHistory(all []v1.VirtualMachineInstanceMigration) History {
-	h := History{byVMI: map[client.ObjectKey][]*v1.VirtualMachineInstanceMigration{}, taken: make(map[client.ObjectKey]bool, len(all))}
+	h := History{byVMI: map[client.ObjectKey][]*v1.VirtualMachineInstanceMigration{},
+		taken: make(map[client.ObjectKey]bool, len(all))}
 	for i := range all {
 		m := &all[i]
 		key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
@@ -123,8 +127,8 @@ type Creator struct {
 	Prefix string
 }
 
-// Migrate creates the migration of a guest. Because the cache may be stale, it calls complete with the VMI from the API server: complete
-// reports whether the migration is still needed, and sets its remaining fields.
+// Migrate creates the migration of a guest. Because the cache may be stale, it calls complete with the VMI from the API
+// server: complete reports whether the migration is still needed, and sets its remaining fields.
 func (c *Creator) Migrate(
 	ctx context.Context, h History, known *v1.VirtualMachineInstance,
 	complete func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool,
@@ -146,12 +150,16 @@ func (c *Creator) Migrate(
 	err := c.Client.Create(ctx, m)
 	switch {
 	case apierrors.IsAlreadyExists(err), apierrors.IsBadRequest(err) && c.exists(ctx, m):
-		return nil // The cache does not contain it yet. Admission refuses a second migration of a guest before its name is looked at.
+		// The cache does not contain it yet. Admission refuses a second migration of a guest before its name is looked at.
+		return nil
 	case err != nil:
-		c.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, c.Action, "Error creating a Migration%s: %v", c.Purpose, err)
-		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s away from node %s: %w", vmi.Namespace, vmi.Name, vmi.Status.NodeName, err)
+		c.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, c.Action, "Error creating a Migration%s: %v",
+			c.Purpose, err)
+		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s away from node %s: %w", vmi.Namespace, vmi.Name,
+			vmi.Status.NodeName, err)
 	}
-	c.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, c.Action, "Created Migration %s%s", m.Name, c.Purpose)
+	c.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, c.Action, "Created Migration %s%s", m.Name,
+		c.Purpose)
 	return nil
 }
 

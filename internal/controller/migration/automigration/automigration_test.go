@@ -18,7 +18,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// While the cache does not contain the migration that was created last, admission refuses another one: the guest has one already.
+// While the cache does not contain the migration that was created last, admission refuses another one: the guest has
+// one already.
 func TestARefusalBecauseOfTheSameMigrationIsNoFailure(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1.AddToScheme(scheme); err != nil {
@@ -37,7 +38,8 @@ func TestARefusalBecauseOfTheSameMigrationIsNoFailure(t *testing.T) {
 		}).Build()
 		recorder := events.NewFakeRecorder(1)
 		creator := Creator{Client: world, APIReader: world, Recorder: recorder, Prefix: "p-"}
-		err := creator.Migrate(t.Context(), NewHistory(nil), vmi, func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceMigration) bool { return true })
+		err := creator.Migrate(t.Context(), NewHistory(nil), vmi,
+			func(*v1.VirtualMachineInstance, *v1.VirtualMachineInstanceMigration) bool { return true })
 		if same := existing != "other"; same != (err == nil) || same != (len(recorder.Events) == 0) {
 			t.Errorf("%s: %v, and %d events", name, err, len(recorder.Events))
 		}

@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reconciler migrates the guests that have to be evacuated from their node. It reconciles one node at a time, because the
-// cluster's limit applies to all nodes together.
+// Reconciler migrates the guests that have to be evacuated from their node. It reconciles one node at a time, because
+// the cluster's limit applies to all nodes together.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -47,7 +47,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("evacuation").
 		For(&corev1.Node{}, builder.WithPredicates(drainChanges)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationChanges)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest),
+			builder.WithPredicates(evacuationChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfMigration)).
 		WatchesRawSource(kit.OnSettings(r.Config, settingsOf, func(ctx context.Context) []ctrl.Request {
 			return kit.Requests(ctx, r.Client, &corev1.NodeList{}, client.UnsafeDisableDeepCopy)
@@ -65,7 +66,8 @@ var evacuationChanges = kit.Updates(func(before, after *v1.VirtualMachineInstanc
 	isMigratable := func(vmi *v1.VirtualMachineInstance) bool {
 		return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
 	}
-	return before.Status.NodeName != after.Status.NodeName || before.Status.EvacuationNodeName != after.Status.EvacuationNodeName ||
+	return before.Status.NodeName != after.Status.NodeName ||
+		before.Status.EvacuationNodeName != after.Status.EvacuationNodeName ||
 		before.IsFinal() != after.IsFinal() || isMigratable(before) != isMigratable(after)
 })
 

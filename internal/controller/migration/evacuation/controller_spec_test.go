@@ -36,7 +36,8 @@ type drain struct {
 func newDrain(cordoned bool) *drain {
 	GinkgoHelper()
 	d := &drain{Steps: Steps{Writes: NewWrites()}, ns: NewNamespace(), events: &RecordedEvents{}}
-	d.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drain-"}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
+	d.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drain-"},
+		Spec: corev1.NodeSpec{Unschedulable: cordoned}}
 	ExpectCreated(d.node)
 	DeferCleanup(func() {
 		Expect(K8sClient.DeleteAllOf(ctx, &v1.VirtualMachineInstanceMigration{}, client.InNamespace(d.ns))).To(Succeed())
@@ -50,7 +51,9 @@ func newDrain(cordoned bool) *drain {
 }
 
 // guest creates a VMI that runs on the node, and marks it for evacuation on request.
-func (d *drain) guest(name string, marked bool, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
+func (d *drain) guest(
+	name string, marked bool, changes ...func(*v1.VirtualMachineInstance),
+) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	b := builder.MakeVMI(name).Namespace(d.ns)
 	b.With(func(vmi *v1.VirtualMachineInstance) {
@@ -62,7 +65,8 @@ func (d *drain) guest(name string, marked bool, changes ...func(*v1.VirtualMachi
 	vmi := b.Obj()
 	ExpectCreated(vmi)
 	vmi.Status.Phase, vmi.Status.NodeName = v1.Running, d.node.Name
-	vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}}
+	vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable,
+		Status: corev1.ConditionTrue}}
 	if marked {
 		eviction.Mark(&vmi.Status, vmi.CreationTimestamp)
 	}
@@ -151,7 +155,8 @@ var _ = Describe("Evacuation", func() {
 			}
 			result := d.Step(d.node)
 			Expect(d.migrations()).To(HaveLen(min(2, left)))
-			Expect(result.RequeueAfter).To(BeNumerically(">=", time.Second*time.Duration(min(1, left-2))), "it requeues while guests wait")
+			Expect(result.RequeueAfter).To(BeNumerically(">=", time.Second*time.Duration(min(1, left-2))),
+				"it requeues while guests wait")
 			for _, m := range found {
 				d.succeed(m)
 				left--
@@ -316,7 +321,8 @@ var _ = Describe("Evacuation", func() {
 		d := newDrain(false)
 		d.guest("vm", false)
 		stuck := d.guest("stuck", false)
-		stuck.Status.Conditions[0].Status, stuck.Status.Conditions[0].Message = corev1.ConditionFalse, "cannot migrate VMI: why"
+		stuck.Status.Conditions[0].Status, stuck.Status.Conditions[0].Message = corev1.ConditionFalse,
+			"cannot migrate VMI: why"
 		ExpectStatus(stuck)
 		d.Step(d.node)
 		Expect(d.migrations()).To(BeEmpty())
@@ -324,7 +330,8 @@ var _ = Describe("Evacuation", func() {
 		Expect(K8sClient.Update(ctx, d.node)).To(Succeed())
 		Expect(d.Step(d.node).RequeueAfter).NotTo(BeZero())
 		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("vm")))
-		Expect(d.events.Take()).To(ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
+		Expect(d.events.Take()).To(
+			ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
 	})
 
 	It("records an event when a migration cannot be created", func() {

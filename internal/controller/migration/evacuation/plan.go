@@ -3,8 +3,9 @@
 
 // Package evacuation migrates the guests of a node of which an eviction was requested.
 //
-// It keeps no state between reconciliations. Two concurrent reconciliations, or one with a stale cache, choose the same guests in the same
-// order and give their migrations the same names, so that the API server accepts each migration only once.
+// It keeps no state between reconciliations. Two concurrent reconciliations, or one with a stale cache, choose the same
+// guests in the same order and give their migrations the same names, so that the API server accepts each migration only
+// once.
 package evacuation
 
 import (
@@ -32,8 +33,8 @@ type Guest struct {
 // Node is the state of the node.
 type Node struct {
 	Name string
-	// Cordoned reports whether the node is unschedulable, and Tainted whether it has the taint that requests an evacuation. The taint is
-	// deprecated by KubeVirt.
+	// Cordoned reports whether the node is unschedulable, and Tainted whether it has the taint that requests an
+	// evacuation. The taint is deprecated by KubeVirt.
 	Cordoned, Tainted bool
 }
 
@@ -101,18 +102,21 @@ func Decide(node Node, guests []Guest, slots Slots) Plan {
 		}
 	}
 	slices.SortStableFunc(candidates, order)
-	plan.Migrate, plan.Waiting = automigration.Share(candidates, func(g *Guest) string { return g.VMI.Namespace }, slots.free(), slots.Namespaces)
+	plan.Migrate, plan.Waiting = automigration.Share(candidates, func(g *Guest) string { return g.VMI.Namespace },
+		slots.free(), slots.Namespaces)
 	return plan
 }
 
-// evacuates reports whether this controller evacuates a guest. A guest of the strategy External is migrated by another component.
+// evacuates reports whether this controller evacuates a guest. A guest of the strategy External is migrated by another
+// component.
 func evacuates(g *Guest) bool {
 	return eviction.Migrates(g.Strategy) && g.VMI.DeletionTimestamp == nil && !g.VMI.IsFinal()
 }
 
-// whyStay explains why a marked guest may stay on a node that is schedulable again; it is empty if the guest may not stay. After a drain
-// it may stay, because the drain has ended. After any other eviction it may stay once one migration has failed or was canceled: each
-// eviction leads to one attempt. Otherwise a guest that cannot migrate would be retried forever: kubevirt/kubevirt issues 5177 and 9585.
+// whyStay explains why a marked guest may stay on a node that is schedulable again; it is empty if the guest may not
+// stay. After a drain it may stay, because the drain has ended. After any other eviction it may stay once one migration
+// has failed or was canceled: each eviction leads to one attempt. Otherwise a guest that cannot migrate would be
+// retried forever: kubevirt/kubevirt issues 5177 and 9585.
 func whyStay(node Node, g *Guest) string {
 	if m := automigration.Active(g.Migrations); m != nil && !m.IsQueued() && m.DeletionTimestamp == nil {
 		return "" // The migration runs: wait until it ends.
@@ -126,7 +130,8 @@ func whyStay(node Node, g *Guest) string {
 			continue
 		}
 		if m.DeletionTimestamp != nil && !m.IsFinal() {
-			return fmt.Sprintf("migration %s was canceled, and node %s accepts Pods: evict the Pod again to migrate the guest", m.Name, node.Name)
+			return fmt.Sprintf("migration %s was canceled, and node %s accepts Pods: evict the Pod again to migrate the guest",
+				m.Name, node.Name)
 		}
 		if m.Status.Phase == v1.MigrationFailed {
 			return fmt.Sprintf("migration %s failed, and node %s accepts Pods: evict the Pod again to retry", m.Name, node.Name)
@@ -137,7 +142,8 @@ func whyStay(node Node, g *Guest) string {
 
 func (p *Plan) withdraw(node Node, g *Guest) {
 	m := automigration.Active(g.Migrations)
-	if m != nil && m.IsQueued() && m.DeletionTimestamp == nil && m.Annotations[v1.EvacuationMigrationAnnotation] == node.Name {
+	if m != nil && m.IsQueued() && m.DeletionTimestamp == nil &&
+		m.Annotations[v1.EvacuationMigrationAnnotation] == node.Name {
 		p.Withdraw = append(p.Withdraw, m)
 	}
 }
@@ -146,7 +152,8 @@ func (p *Plan) withdraw(node Node, g *Guest) {
 func (g *Guest) failures() int {
 	n := 0
 	for _, m := range g.Migrations {
-		if _, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]; evacuates && m.Status.Phase == v1.MigrationFailed {
+		if _, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]; evacuates &&
+			m.Status.Phase == v1.MigrationFailed {
 			n++
 		}
 	}
@@ -160,8 +167,9 @@ func order(a, b Guest) int {
 		strings.Compare(a.VMI.Namespace, b.VMI.Namespace), strings.Compare(a.VMI.Name, b.VMI.Name))
 }
 
-// UsesSlot reports whether a migration uses a slot. Started migrations and queued migrations of this controller do. A migration that waits
-// after a failure, or for a quota, does not, because guests that cannot migrate must not delay others.
+// UsesSlot reports whether a migration uses a slot. Started migrations and queued migrations of this controller do. A
+// migration that waits after a failure, or for a quota, does not, because guests that cannot migrate must not delay
+// others.
 func UsesSlot(m *v1.VirtualMachineInstanceMigration, failures int) bool {
 	return !m.IsFinal() && (!m.IsQueued() || automigration.Evacuates(m) && failures == 0 && !automigration.Rejected(m))
 }

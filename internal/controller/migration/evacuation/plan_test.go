@@ -39,7 +39,8 @@ func guest(name string, changes ...func(*Guest)) Guest {
 func unmarked(g *Guest) { eviction.Unmark(&g.VMI.Status) }
 func byDrain(g *Guest)  { g.ByDrain = true }
 func stuck(g *Guest) {
-	g.VMI.Status.Conditions[0].Status, g.VMI.Status.Conditions[0].Message = corev1.ConditionFalse, "cannot migrate VMI: why"
+	g.VMI.Status.Conditions[0].Status, g.VMI.Status.Conditions[0].Message = corev1.ConditionFalse,
+		"cannot migrate VMI: why"
 }
 
 func at(since metav1.Time) func(*Guest) {
@@ -47,7 +48,8 @@ func at(since metav1.Time) func(*Guest) {
 }
 
 // tried adds a migration that was to evacuate the guest.
-func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, created metav1.Time, changes ...func(*v1.VirtualMachineInstanceMigration)) func(*Guest) {
+func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, created metav1.Time,
+	changes ...func(*v1.VirtualMachineInstanceMigration)) func(*Guest) {
 	return func(g *Guest) {
 		m := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{
 			Name: name, CreationTimestamp: created, Annotations: map[string]string{v1.EvacuationMigrationAnnotation: "node-1"},
@@ -94,7 +96,8 @@ func summary(p Plan) []string {
 }
 
 func TestDecide(t *testing.T) {
-	plain, cordoned, tainted := Node{Name: "node-1"}, Node{Name: "node-1", Cordoned: true}, Node{Name: "node-1", Tainted: true}
+	plain, cordoned, tainted := Node{Name: "node-1"}, Node{Name: "node-1", Cordoned: true},
+		Node{Name: "node-1", Tainted: true}
 	strategy := func(s v1.EvictionStrategy) func(*Guest) { return func(g *Guest) { g.Strategy = s } }
 	for _, c := range []struct {
 		name string
@@ -155,7 +158,8 @@ func TestDecideWithinLimits(t *testing.T) {
 		}
 	}
 	guests := []Guest{
-		guest("twice", failed(2)), guest("once", failed(1)), guest("late", at(minute(2))), guest("b"), guest("a"), guest("first", at(minute(-1))),
+		guest("twice", failed(2)), guest("once", failed(1)), guest("late", at(minute(2))), guest("b"), guest("a"),
+		guest("first", at(minute(-1))),
 	}
 	for _, c := range []struct {
 		slots Slots
@@ -179,7 +183,8 @@ func TestDecideWithinLimits(t *testing.T) {
 // A namespace with many evicted guests does not delay the guests of others.
 func TestDecideReachesEachNamespace(t *testing.T) {
 	of := func(namespace string) func(*Guest) { return func(g *Guest) { g.VMI.Namespace = namespace } }
-	greedy := []Guest{guest("g1", of("greedy"), at(minute(-3))), guest("g2", of("greedy"), at(minute(-2))), guest("g3", of("greedy"), at(minute(-1)))}
+	greedy := []Guest{guest("g1", of("greedy"), at(minute(-3))), guest("g2", of("greedy"), at(minute(-2))),
+		guest("g3", of("greedy"), at(minute(-1)))}
 	guests := slices.Concat(greedy, []Guest{guest("h1", of("honest")), guest("h2", of("honest"))})
 	for _, c := range []struct {
 		slots Slots

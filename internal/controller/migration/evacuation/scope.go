@@ -31,7 +31,8 @@ const action = "Evacuate"
 // namePrefix is the prefix of the names of evacuations' migrations. KubeVirt's.
 const namePrefix = "kubevirt-evacuation-"
 
-// Delays after which a node is reconciled again while guests wait for a slot, and while some are stuck. KubeVirt's values.
+// Delays after which a node is reconciled again while guests wait for a slot, and while some are stuck. KubeVirt's
+// values.
 const (
 	slotRetry  = 5 * time.Second
 	stuckRetry = time.Minute
@@ -50,7 +51,8 @@ type Settings struct {
 func settingsOf(c *clusterconfig.Config) Settings {
 	return Settings{
 		Default: c.EvictionStrategy, DrainTaint: *c.Migrations.NodeDrainTaintKey,
-		PerCluster: int(*c.Migrations.ParallelMigrationsPerCluster), PerNode: int(*c.Migrations.ParallelOutboundMigrationsPerNode),
+		PerCluster: int(*c.Migrations.ParallelMigrationsPerCluster),
+		PerNode:    int(*c.Migrations.ParallelOutboundMigrationsPerNode),
 	}
 }
 
@@ -141,15 +143,16 @@ func (s *Scope) guests(ctx context.Context, history automigration.History) ([]Gu
 			return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
 		}
 		guests = append(guests, Guest{
-			VMI: vmi, Strategy: eviction.StrategyOf(vmi, s.Default), ByDrain: podspec.IsOf(pod, vmi) && eviction.ByDrain(&pod.ObjectMeta),
+			VMI: vmi, Strategy: eviction.StrategyOf(vmi, s.Default), ByDrain: podspec.IsOf(pod, vmi) &&
+				eviction.ByDrain(&pod.ObjectMeta),
 			Migrations: migrations,
 		})
 	}
 	return guests, nil
 }
 
-// slots counts the free slots. A migration from a lost node uses none of the cluster's slots, and neither does one whose VMI was deleted,
-// because a finalizer may keep it forever.
+// slots counts the free slots. A migration from a lost node uses none of the cluster's slots, and neither does one
+// whose VMI was deleted, because a finalizer may keep it forever.
 func (s *Scope) slots(ctx context.Context) (Slots, error) {
 	here := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
@@ -158,7 +161,8 @@ func (s *Scope) slots(ctx context.Context) (Slots, error) {
 	failures := map[client.ObjectKey]int{}
 	for i := range s.Migrations {
 		m := &s.Migrations[i]
-		if _, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]; evacuates && m.Status.Phase == v1.MigrationFailed {
+		if _, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]; evacuates &&
+			m.Status.Phase == v1.MigrationFailed {
 			failures[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}]++
 		}
 	}
@@ -186,16 +190,18 @@ func (s *Scope) slots(ctx context.Context) (Slots, error) {
 
 // migrate creates the migration of a guest, if its evacuation is still requested.
 func (s *Scope) migrate(ctx context.Context, history automigration.History, g *Guest) error {
-	creator := automigration.Creator{Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action, Prefix: namePrefix}
-	return creator.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
-		priority := v1.PrioritySystemCritical
-		if eviction.IsMarked(vmi) && vmi.Annotations[v1.EvictionSourceAnnotation] == eviction.SourceDescheduler {
-			priority = v1.PrioritySystemMaintenance
-		}
-		m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: s.Node.Name}
-		m.Spec.Priority = ptr.To(priority)
-		return eviction.IsMarked(vmi) || s.node().Tainted
-	})
+	creator := automigration.Creator{Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action,
+		Prefix: namePrefix}
+	return creator.Migrate(ctx, history, g.VMI,
+		func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
+			priority := v1.PrioritySystemCritical
+			if eviction.IsMarked(vmi) && vmi.Annotations[v1.EvictionSourceAnnotation] == eviction.SourceDescheduler {
+				priority = v1.PrioritySystemMaintenance
+			}
+			m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: s.Node.Name}
+			m.Spec.Priority = ptr.To(priority)
+			return eviction.IsMarked(vmi) || s.node().Tainted
+		})
 }
 
 // stay removes the mark of a VMI.
@@ -210,8 +216,8 @@ func (s *Scope) stay(ctx context.Context, stay Stay) error {
 	return nil
 }
 
-// withdraw deletes a migration that has not started. If it has changed since it was read, the deletion fails and the next reconciliation
-// decides again.
+// withdraw deletes a migration that has not started. If it has changed since it was read, the deletion fails and the
+// next reconciliation decides again.
 func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
 	return kit.Delete(ctx, s.Client, m, kit.Unchanged(m))
 }

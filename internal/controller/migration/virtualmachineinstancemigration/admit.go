@@ -41,7 +41,8 @@ func admit(ctx context.Context, s *Scope) error {
 	if err != nil || !admitted {
 		return err
 	}
-	// 2. A slot is assigned from the state on the API server, and the Pod is created before the next migration is admitted.
+	// 2. A slot is assigned from the state on the API server, and the Pod is created before the next migration is
+	//    admitted.
 	s.Queue.Lock()
 	defer s.Queue.Unlock()
 	if admitted, err = s.hasSlot(ctx, s.APIReader); err != nil || !admitted {
@@ -62,13 +63,14 @@ func (s *Scope) ready(ctx context.Context) (bool, error) {
 	blocked, wait, err := s.isBlocked(ctx, s.Migration, s.VMI, s.Siblings)
 	if wait > 0 {
 		s.RequeueAfter = outcome.Sooner(s.RequeueAfter, wait)
-		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonBackoff, actionWait, "backoff migrating vmi %s/%s", s.VMI.Namespace, s.VMI.Name)
+		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonBackoff, actionWait,
+			"backoff migrating vmi %s/%s", s.VMI.Namespace, s.VMI.Name)
 	}
 	return err == nil && !blocked, err
 }
 
-// waitsForSnapshot reports whether the guest is, or will be, frozen for a snapshot or a backup. The agent has to record the freeze in the domain's
-// metadata, which libvirt does not change during a migration.
+// waitsForSnapshot reports whether the guest is, or will be, frozen for a snapshot or a backup. The agent has to record
+// the freeze in the domain's metadata, which libvirt does not change during a migration.
 func (s *Scope) waitsForSnapshot() bool {
 	wait := freeze.Remaining(&s.VMI.Status, s.Now)
 	if wait == 0 {
@@ -80,8 +82,8 @@ func (s *Scope) waitsForSnapshot() bool {
 	return true
 }
 
-// waitsForBackup reports whether the guest's disks are, or will be, backed up. libvirt refuses to migrate a guest during a backup. The VMI
-// changes when it has ended.
+// waitsForBackup reports whether the guest's disks are, or will be, backed up. libvirt refuses to migrate a guest
+// during a backup. The VMI changes when it has ended.
 func (s *Scope) waitsForBackup() bool {
 	if !backup.InProgress(&s.VMI.Status) {
 		return false
@@ -91,8 +93,8 @@ func (s *Scope) waitsForBackup() bool {
 	return true
 }
 
-// waitsForUtilityVolumes reports whether the launcher Pod has volumes for files of QEMU's, which the target's would not have. The VMI changes
-// when they are detached. If that takes too long, the migration fails.
+// waitsForUtilityVolumes reports whether the launcher Pod has volumes for files of QEMU's, which the target's would not
+// have. The VMI changes when they are detached. If that takes too long, the migration fails.
 func (s *Scope) waitsForUtilityVolumes() bool {
 	if len(s.VMI.Spec.UtilityVolumes) == 0 {
 		return false
@@ -106,16 +108,18 @@ func (s *Scope) waitsForUtilityVolumes() bool {
 // utilityDeadline returns until when the migration waits for utility volumes.
 func (s *Scope) utilityDeadline() time.Time {
 	since := s.Now
-	if c := conditions.Find(s.Migration.Status.Conditions, v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes); c != nil {
+	if c := conditions.Find(s.Migration.Status.Conditions,
+		v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes); c != nil {
 		since = c.LastTransitionTime.Time
 	}
 	return since.Add(time.Duration(ptr.Deref(s.Migrations.UtilityVolumesTimeout, 0)) * time.Second)
 }
 
-// isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if that is known. Siblings are
-// the migrations of its VMI.
+// isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if that is
+// known. Siblings are the migrations of its VMI.
 func (s *Scope) isBlocked(
-	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
+	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance,
+	siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
 	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) ||
 		freeze.Remaining(&vmi.Status, s.Now) > 0 || backup.InProgress(&vmi.Status) || len(vmi.Spec.UtilityVolumes) > 0 {
@@ -139,9 +143,11 @@ func (s *Scope) hasSlot(ctx context.Context, reader client.Reader) (bool, error)
 		return false, err
 	}
 	limits := Limits{
-		PerCluster: int(*s.Migrations.ParallelMigrationsPerCluster), PerNode: int(*s.Migrations.ParallelOutboundMigrationsPerNode),
+		PerCluster: int(*s.Migrations.ParallelMigrationsPerCluster),
+		PerNode:    int(*s.Migrations.ParallelOutboundMigrationsPerNode),
 	}
-	admitted, err := Admit(candidates, limits, s.Queue.current(), func(c *Candidate) error { return s.complete(ctx, reader, c) })
+	admitted, err := Admit(candidates, limits, s.Queue.current(),
+		func(c *Candidate) error { return s.complete(ctx, reader, c) })
 	if err != nil || admitted[s.Migration.UID] {
 		return err == nil, err
 	}
@@ -158,8 +164,8 @@ func (s *Scope) requeueWhenOverdue(candidates []Candidate) {
 	}
 }
 
-// candidates returns the migrations that have not ended. Those with a slot are read with the reader. Whether others could start is read
-// from the cache: it affects their order, but not the limits.
+// candidates returns the migrations that have not ended. Those with a slot are read with the reader. Whether others
+// could start is read from the cache: it affects their order, but not the limits.
 func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candidate, error) {
 	migrations, targets := &v1.VirtualMachineInstanceMigrationList{}, map[types.UID][]metav1.PartialObjectMetadata{}
 	var err error
@@ -200,14 +206,17 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 	return out, nil
 }
 
-// readLive reads the migrations that have not ended from the API server, and the metadata of the Pods with a migration's label by its UID.
+// readLive reads the migrations that have not ended from the API server, and the metadata of the Pods with a
+// migration's label by its UID.
 func (s *Scope) readLive(
-	ctx context.Context, migrations *v1.VirtualMachineInstanceMigrationList, targets map[types.UID][]metav1.PartialObjectMetadata,
+	ctx context.Context, migrations *v1.VirtualMachineInstanceMigrationList,
+	targets map[types.UID][]metav1.PartialObjectMetadata,
 ) error {
-	err := kit.EachMetadata(ctx, s.APIReader, corev1.SchemeGroupVersion.WithKind("Pod"), metav1.NamespaceAll, func(pod *metav1.PartialObjectMetadata) {
-		uid := types.UID(pod.Labels[v1.MigrationJobLabel])
-		targets[uid] = append(targets[uid], *pod)
-	}, client.HasLabels{v1.MigrationJobLabel})
+	err := kit.EachMetadata(ctx, s.APIReader, corev1.SchemeGroupVersion.WithKind("Pod"), metav1.NamespaceAll,
+		func(pod *metav1.PartialObjectMetadata) {
+			uid := types.UID(pod.Labels[v1.MigrationJobLabel])
+			targets[uid] = append(targets[uid], *pod)
+		}, client.HasLabels{v1.MigrationJobLabel})
 	if err != nil {
 		return err
 	}
@@ -233,9 +242,11 @@ func (s *Scope) completeActive(ctx context.Context, c *Candidate) error {
 	return nil
 }
 
-// hasTarget reports whether one of the Pods with a migration's label is its target. The label alone is not sufficient: users could exhaust
-// all slots with Pods of their own.
-func (s *Scope) hasTarget(ctx context.Context, m *v1.VirtualMachineInstanceMigration, pods []metav1.PartialObjectMetadata) (bool, error) {
+// hasTarget reports whether one of the Pods with a migration's label is its target. The label alone is not sufficient:
+// users could exhaust all slots with Pods of their own.
+func (s *Scope) hasTarget(
+	ctx context.Context, m *v1.VirtualMachineInstanceMigration, pods []metav1.PartialObjectMetadata,
+) (bool, error) {
 	for i := range pods {
 		if !podspec.IsTargetOf(&pods[i], m) {
 			continue
@@ -315,7 +326,8 @@ func (s *Scope) createTarget(ctx context.Context) error {
 		s.Failure = fmt.Sprintf("Error creating pod: %v", err)
 		return s.removeState(ctx)
 	case err != nil:
-		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonFailedCreate, actionCreate, "Error creating pod: %v", err)
+		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonFailedCreate, actionCreate,
+			"Error creating pod: %v", err)
 		return fmt.Errorf("create the target's Pod %s: %w", pod.Name, err)
 	}
 	s.Target = pod

@@ -27,19 +27,21 @@ import (
 // plugPatience is how long a migration whose target's Pod runs waits for volumes that are being plugged or unplugged.
 const plugPatience = time.Minute
 
-// assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From then on the agents
-// and the VMI's reconciler carry the migration out.
+// assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From
+// then on the agents and the VMI's reconciler carry the migration out.
 func assign(ctx context.Context, s *Scope) error {
-	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil && s.Target.DeletionTimestamp == nil &&
+	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil &&
+		s.Target.DeletionTimestamp == nil &&
 		podstate.Running(s.Target)
-	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
+	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil ||
+		!s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
 	if s.waitsForSnapshot() || s.waitsForBackup() || s.waitsForPlugs() {
 		return nil
 	}
-	// Assigning replaces status.migrationState. Whether the earlier migration is cleaned up must not be decided from the cache, which may
-	// be stale.
+	// Assigning replaces status.migrationState. Whether the earlier migration is cleaned up must not be decided from the
+	// cache, which may be stale.
 	if cleanedUp, err := cleanedUp(ctx, s.APIReader, s.VMI, s.Own); err != nil || !cleanedUp {
 		return err
 	}
@@ -53,21 +55,24 @@ func assign(ctx context.Context, s *Scope) error {
 		return fmt.Errorf("assign the migration to the agents: %w", err)
 	}
 	s.VMI = after
-	s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionAssign, "Migration target pod is ready for preparation by virt-handler.")
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionAssign,
+		"Migration target pod is ready for preparation by virt-handler.")
 	return nil
 }
 
-// waitsForPlugs reports whether a hotplugged volume is being plugged or unplugged. The target's agent prepares the disks that are in the
-// status and wanted, and could not prepare another one that the guest has. Agents plug and unplug nothing during a migration. The VMI
-// changes when they have. If that takes too long, as with an attachment Pod that does not start, the migration is assigned anyway: a volume
-// that the guest does not have yet is plugged later, and a guest that does not release one fails to migrate.
+// waitsForPlugs reports whether a hotplugged volume is being plugged or unplugged. The target's agent prepares the
+// disks that are in the status and wanted, and could not prepare another one that the guest has. Agents plug and unplug
+// nothing during a migration. The VMI changes when they have. If that takes too long, as with an attachment Pod that
+// does not start, the migration is assigned anyway: a volume that the guest does not have yet is plugged later, and a
+// guest that does not release one fails to migrate.
 func (s *Scope) waitsForPlugs() bool {
 	volumes := s.VMI.Status.VolumeStatus
 	changing := slices.IndexFunc(volumes, func(v v1.VolumeStatus) bool { return s.isPlugging(&v) || s.isUnplugging(&v) })
 	if changing < 0 {
 		return false
 	}
-	// It is the time at which this process observed that the Pod runs: the clocks of nodes may differ. It is written after this.
+	// It is the time at which this process observed that the Pod runs: the clocks of nodes may differ. It is written after
+	// this.
 	since := enteredAt(&s.Migration.Status, v1.MigrationScheduled)
 	if since.IsZero() {
 		since = s.Now
@@ -119,20 +124,24 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 		MigrationPolicyName:      name,
 		VMIMConfigurationOptions: configuration,
 		MigrationNetworkType:     s.network(),
-		TargetMemoryOverhead:     ptr.To(podspec.MemoryOverhead(resize.With(s.VMI, resize.ForTarget(s.VMI, s.Own)), s.Config)),
+		TargetMemoryOverhead: ptr.To(
+			podspec.MemoryOverhead(resize.With(s.VMI, resize.ForTarget(s.VMI, s.Own)), s.Config)),
 	}, nil
 }
 
-// network returns the network for the transfer. A Pod that was created before a network for migrations was configured cannot be attached to
-// it. So its guest migrates over the Pod network once, and the target's Pod is attached to both networks.
+// network returns the network for the transfer. A Pod that was created before a network for migrations was configured
+// cannot be attached to it. So its guest migrates over the Pod network once, and the target's Pod is attached to both
+// networks.
 func (s *Scope) network() v1.MigrationNetworkType {
 	if s.Config.MigrationNetwork.Name == "" {
 		return v1.Pod
 	}
 	for _, pod := range []*corev1.Pod{s.Own, s.Target} {
 		if !podspec.OnMigrationNetwork(pod) {
-			s.event(corev1.EventTypeWarning, ReasonNotOnNetwork, actionAssign, "The guest migrates over the Pod network: launcher Pod %s was created "+
-				"when there was no NetworkAttachmentDefinition %s, or before configuration.migrations.network named it", pod.Name, s.Config.MigrationNetwork)
+			s.event(corev1.EventTypeWarning, ReasonNotOnNetwork, actionAssign,
+				"The guest migrates over the Pod network: launcher Pod %s was created "+
+					"when there was no NetworkAttachmentDefinition %s, or before configuration.migrations.network named it", pod.Name,
+				s.Config.MigrationNetwork)
 			return v1.Pod
 		}
 	}
@@ -169,7 +178,8 @@ func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
 // requestAbort requests from the agents that the source keeps the guest if the migration is being deleted.
 func requestAbort(ctx context.Context, s *Scope) error {
 	m := s.state()
-	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() || s.VMI.Status.NodeName == m.TargetNode {
+	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() ||
+		s.VMI.Status.NodeName == m.TargetNode {
 		return nil
 	}
 	after := s.VMI.DeepCopy()
@@ -178,6 +188,7 @@ func requestAbort(ctx context.Context, s *Scope) error {
 		return fmt.Errorf("request that the migration is aborted: %w", err)
 	}
 	s.VMI = after
-	s.event(corev1.EventTypeNormal, ReasonSuccessfulAbort, actionAbort, "Migration is ready to be canceled by virt-handler.")
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulAbort, actionAbort,
+		"Migration is ready to be canceled by virt-handler.")
 	return nil
 }

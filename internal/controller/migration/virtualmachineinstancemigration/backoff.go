@@ -16,15 +16,19 @@ const firstBackoff = 20 * time.Second
 // maxDoublings prevents an overflow of the delay. No more than maxRetained migrations are counted anyway.
 const maxDoublings = 20
 
-// automatic reports whether virt-controller created a migration. Only these are delayed, because virt-controller retries them.
+// automatic reports whether virt-controller created a migration. Only these are delayed, because virt-controller
+// retries them.
 func automatic(m *v1.VirtualMachineInstanceMigration) bool {
 	_, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]
 	_, updates := m.Annotations[v1.WorkloadUpdateMigrationAnnotation]
 	return evacuates || updates
 }
 
-// backoff returns for how long a migration is delayed because earlier ones failed. Siblings are the migrations of its VMI.
-func backoff(m *v1.VirtualMachineInstanceMigration, siblings []*v1.VirtualMachineInstanceMigration, now time.Time) time.Duration {
+// backoff returns for how long a migration is delayed because earlier ones failed. Siblings are the migrations of its
+// VMI.
+func backoff(
+	m *v1.VirtualMachineInstanceMigration, siblings []*v1.VirtualMachineInstanceMigration, now time.Time,
+) time.Duration {
 	if !automatic(m) {
 		return 0
 	}
@@ -53,7 +57,9 @@ func backoff(m *v1.VirtualMachineInstanceMigration, siblings []*v1.VirtualMachin
 	return max(0, last.Add(firstBackoff<<min(failures-1, maxDoublings)).Sub(now))
 }
 
-func enteredAt(status *v1.VirtualMachineInstanceMigrationStatus, phase v1.VirtualMachineInstanceMigrationPhase) time.Time {
+func enteredAt(
+	status *v1.VirtualMachineInstanceMigrationStatus, phase v1.VirtualMachineInstanceMigrationPhase,
+) time.Time {
 	for _, stamp := range status.PhaseTransitionTimestamps {
 		if stamp.Phase == phase {
 			return stamp.PhaseTransitionTimestamp.Time

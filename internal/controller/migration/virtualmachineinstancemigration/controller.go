@@ -61,12 +61,15 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstancemigration").
 		For(&v1.VirtualMachineInstanceMigration{}).
-		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(FreesSlot)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting),
+			builder.WithPredicates(FreesSlot)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.migrationsOfVMI)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(AgentSilent)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.waiting),
+			builder.WithPredicates(AgentSilent)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.migrationsOfPod)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.OfState)).
-		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
+		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected),
+			builder.WithPredicates(mayGrow)).
 		WatchesRawSource(kit.OnConfig(r.Config, 0, r.waiting)).
 		WithOptions(kit.Fair(migrationWorkers)), r)
 }

@@ -33,7 +33,9 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(vmim.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, "vm"))
 		target := ExpectExists(m.target(vmi, vmim))
 		Expect(target.Labels).To(HaveKeyWithValue(v1.MigrationJobLabel, string(vmim.UID)))
-		Expect(target.Annotations).To(And(HaveKeyWithValue(v1.MigrationJobNameAnnotation, "go"), HaveKeyWithValue(v1.MigrationTransportUnixAnnotation, "true")))
+		Expect(target.Annotations).To(
+			And(HaveKeyWithValue(v1.MigrationJobNameAnnotation, "go"),
+				HaveKeyWithValue(v1.MigrationTransportUnixAnnotation, "true")))
 		Expect(target.Spec.NodeSelector).To(And(HaveKeyWithValue("rack", "7"),
 			HaveKeyWithValue(v1.SupportedHostModelMigrationCPU+"Skylake", "true")))
 
@@ -48,7 +50,8 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Annotations).To(HaveKey(v1.EvictionSourceAnnotation))
-		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("a")), HaveKeyWithValue(v1.MigrationTargetNodeNameLabel, m.node("b"))))
+		Expect(vmi.Labels).To(
+			And(HaveKeyWithValue(v1.NodeNameLabel, m.node("a")), HaveKeyWithValue(v1.MigrationTargetNodeNameLabel, m.node("b"))))
 		Expect(vmi.Status.ActivePods).To(HaveLen(2))
 		Expect(vmi.Status.MigrationTransport).To(BeEmpty())
 
@@ -79,7 +82,8 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix), "from the annotation of its new Pod")
-		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("b")), Not(HaveKey(v1.MigrationTargetNodeNameLabel))))
+		Expect(vmi.Labels).To(
+			And(HaveKeyWithValue(v1.NodeNameLabel, m.node("b")), Not(HaveKey(v1.MigrationTargetNodeNameLabel))))
 		Expect(vmi.Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation), "the eviction is finished")
 		Expect(IsDeleted(source)).To(BeTrue())
 		Expect(IsDeleted(target)).To(BeFalse())
@@ -131,7 +135,8 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.Take()).To(ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
+		Expect(m.recorded.Take()).To(
+			ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
 		Expect(IsDeleted(m.target(vmi, vmim))).To(BeTrue())
 		Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
@@ -224,7 +229,8 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		a.write("virt-handler of the migration's source", func(s *v1.VirtualMachineInstanceMigrationState) { s.Mode = v1.MigrationPostCopy })
+		a.write("virt-handler of the migration's source",
+			func(s *v1.VirtualMachineInstanceMigrationState) { s.Mode = v1.MigrationPostCopy })
 		a.complete()
 		a.act()
 		m.reconcileAll(vmim)
@@ -283,20 +289,22 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		ExpectCreated(vmim)
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.Take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
+		Expect(m.recorded.Take()).To(
+			ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
 	})
 
-	DescribeTable("fails when the target's launcher ends before the agents prepare the migration", func(status *builder.PodStatus, deletion OmegaMatcher) {
-		m := newMigrations()
-		vmi := m.running("a", "vm")
-		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.reconcileAll(vmim)
-		target := ExpectExists(m.target(vmi, vmim))
-		m.setPodStatus(target, "b", status)
-		m.reconcileAll(vmim)
-		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(ExpectExists(target).DeletionTimestamp).To(deletion)
-	},
+	DescribeTable("fails when the target's launcher ends before the agents prepare the migration",
+		func(status *builder.PodStatus, deletion OmegaMatcher) {
+			m := newMigrations()
+			vmi := m.running("a", "vm")
+			vmim := m.request(builder.MakeMigration("go", "vm"))
+			m.reconcileAll(vmim)
+			target := ExpectExists(m.target(vmi, vmim))
+			m.setPodStatus(target, "b", status)
+			m.reconcileAll(vmim)
+			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+			Expect(ExpectExists(target).DeletionTimestamp).To(deletion)
+		},
 		Entry("and deletes its Pod while another container runs in it", builder.MakePodStatus().LauncherTerminated(137), Not(BeNil())),
 		Entry("and keeps its Pod, with its logs, when all containers have ended", builder.MakePodStatus().Terminated(1, "Error", ""), BeNil()))
 
@@ -327,9 +335,10 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
 		m.remove(target)
-		theirs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: target.Name, Labels: target.Labels}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "compute", Image: "theirs"}},
-		}}
+		theirs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: target.Name, Labels: target.Labels},
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "compute", Image: "theirs"}},
+			}}
 		ExpectCreated(theirs)
 		m.setPodStatus(theirs, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)

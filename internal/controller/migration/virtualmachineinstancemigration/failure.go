@@ -43,8 +43,8 @@ const (
 	failedSource  = "source node reported migration failed"
 )
 
-// checkFailure sets Failure if the migration has failed. An assigned migration fails when the source's agent reports it, or when the VMI
-// ends. Any other fails only after its target's Pod is deleted, so that no guest can be sent there.
+// checkFailure sets Failure if the migration has failed. An assigned migration fails when the source's agent reports
+// it, or when the VMI ends. Any other fails only after its target's Pod is deleted, so that no guest can be sent there.
 func checkFailure(ctx context.Context, s *Scope) error {
 	if m := s.state(); m != nil {
 		switch {
@@ -68,7 +68,8 @@ func checkFailure(ctx context.Context, s *Scope) error {
 	return s.fail(ctx, failure)
 }
 
-// isAssigned reports whether the migration is assigned to the agents. It reads the API server, as the cache may be stale.
+// isAssigned reports whether the migration is assigned to the agents. It reads the API server, as the cache may be
+// stale.
 func (s *Scope) isAssigned(ctx context.Context) (bool, error) {
 	fresh := &v1.VirtualMachineInstance{}
 	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.VMI), fresh)
@@ -147,10 +148,12 @@ func (s *Scope) failureInQueue() string {
 	return cannotMigrate(s.VMI)
 }
 
-// waitedForUtilityVolumes reports whether the guest still has utility volumes when the migration does not wait for them any longer.
+// waitedForUtilityVolumes reports whether the guest still has utility volumes when the migration does not wait for them
+// any longer.
 func (s *Scope) waitedForUtilityVolumes() bool {
 	blocked := conditions.IsTrue(s.Migration.Status.Conditions, v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes)
-	return blocked && len(s.VMI.Spec.UtilityVolumes) > 0 && !backup.InProgress(&s.VMI.Status) && !s.Now.Before(s.utilityDeadline())
+	return blocked && len(s.VMI.Spec.UtilityVolumes) > 0 && !backup.InProgress(&s.VMI.Status) &&
+		!s.Now.Before(s.utilityDeadline())
 }
 
 // refusals returns the fields of the spec that are not implemented.
@@ -189,9 +192,9 @@ func withReason(what, why string) string {
 	return what + ": " + why
 }
 
-// removeTarget deletes the target's Pod of a migration that is not assigned. A Pod all of whose containers have ended is kept for its
-// logs. A Pod in which only the launcher has ended is deleted: if the launcher was killed early, the container guest-console-log
-// would still wait for it, and the Pod would occupy its node for minutes.
+// removeTarget deletes the target's Pod of a migration that is not assigned. A Pod all of whose containers have ended
+// is kept for its logs. A Pod in which only the launcher has ended is deleted: if the launcher was killed early, the
+// container guest-console-log would still wait for it, and the Pod would occupy its node for minutes.
 func (s *Scope) removeTarget(ctx context.Context, why string) error {
 	if s.Target == nil && s.Migration.Status.Phase != v1.MigrationPhaseUnset {
 		pod, err := s.pod(ctx, s.APIReader, podspec.TargetPodName(s.VMI, s.Migration.UID))
@@ -204,13 +207,15 @@ func (s *Scope) removeTarget(ctx context.Context, why string) error {
 		return nil
 	}
 	// The preconditions ensure that the Pod has not been assigned since it was read.
-	err := s.Client.Delete(ctx, s.Target, client.Preconditions{UID: ptr.To(s.Target.UID), ResourceVersion: ptr.To(s.Target.ResourceVersion)})
+	err := s.Client.Delete(ctx, s.Target,
+		client.Preconditions{UID: ptr.To(s.Target.UID), ResourceVersion: ptr.To(s.Target.ResourceVersion)})
 	switch {
 	case apierrors.IsNotFound(err):
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("delete the target's Pod %s, which has changed: %w", s.Target.Name, err)
 	case err != nil:
-		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionDelete, "Error deleting canceled migration target pod: %v", err)
+		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionDelete, "Error deleting canceled migration target pod: %v",
+			err)
 		return fmt.Errorf("delete the target's Pod %s: %w", s.Target.Name, err)
 	default:
 		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted migration target pod %s/%s: %s",

@@ -70,11 +70,12 @@ func (s *Scope) deleteOld(ctx context.Context) error {
 	return nil
 }
 
-// RemoveOrphans deletes the Pods and claims of a migration whose finalizer was removed by another client. The VMI's reconciler deletes
-// those to which the VMI's status refers.
+// RemoveOrphans deletes the Pods and claims of a migration whose finalizer was removed by another client. The VMI's
+// reconciler deletes those to which the VMI's status refers.
 func RemoveOrphans(ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey) error {
 	pods := &corev1.PodList{}
-	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace), client.HasLabels{v1.MigrationJobLabel}); err != nil {
+	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace),
+		client.HasLabels{v1.MigrationJobLabel}); err != nil {
 		return fmt.Errorf("list the Pods of migrations in namespace %s: %w", migration.Namespace, err)
 	}
 	if err := removeOrphanedStates(ctx, c, apiReader, migration); err != nil {
@@ -87,7 +88,8 @@ func RemoveOrphans(ctx context.Context, c client.Client, apiReader client.Reader
 		return nil
 	}
 	// The cache may be stale.
-	if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil ||
+		err == nil {
 		return err
 	}
 	for i := range pods.Items {
@@ -110,7 +112,9 @@ func removeOrphan(ctx context.Context, c client.Client, apiReader client.Reader,
 		}
 		return nil // The garbage collector deletes it.
 	}
-	if m := vmi.Status.MigrationState; !podspec.IsOf(pod, vmi) || pod.Name != podspec.TargetPodName(vmi, types.UID(pod.Labels[v1.MigrationJobLabel])) || m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
+	if m := vmi.Status.MigrationState; !podspec.IsOf(pod, vmi) ||
+		pod.Name != podspec.TargetPodName(vmi, types.UID(pod.Labels[v1.MigrationJobLabel])) ||
+		m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
 		return nil
 	}
 	return kit.Delete(ctx, c, pod)

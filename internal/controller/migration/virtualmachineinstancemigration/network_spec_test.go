@@ -66,14 +66,17 @@ var _ = Describe("A network for migrations", func() {
 		Expect(podspec.OnMigrationNetwork(ExpectExists(PodOf(vmi)))).To(BeFalse())
 		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
-		Expect(m.recorded.Take()).To(ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
+		Expect(m.recorded.Take()).To(
+			ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
 	})
 })
 
 // definedNetworks reads from a cluster in which every NetworkAttachmentDefinition exists.
 type definedNetworks struct{ client.Reader }
 
-func (r definedNetworks) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (r definedNetworks) Get(
+	ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption,
+) error {
 	if object.GetObjectKind().GroupVersionKind() == NetworkAttachmentKind {
 		return nil
 	}

@@ -32,7 +32,9 @@ var _ = Describe("A node that is lost during a migration", func() {
 	It("does not end the VMI or the target's Pod while the source's guest may run", func() {
 		MakeUnresponsive(m.node("a"), corev1.ConditionUnknown)
 		m.reconcileAll(vmim)
-		Expect(ExpectExists(vmi)).To(HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
+		Expect(ExpectExists(vmi)).To(
+			HaveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+				v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(ExpectExists(m.target(vmi, vmim)).DeletionTimestamp).To(BeNil())
 	})

@@ -43,11 +43,11 @@ type Candidate struct {
 	Created time.Time
 	// Node is the source's node.
 	Node string
-	// Overdue reports whether it has run for longer than any migration of its VMI may, or its VMI was deleted. It then uses no slot, so
-	// that it does not delay others.
+	// Overdue reports whether it has run for longer than any migration of its VMI may, or its VMI was deleted. It then
+	// uses no slot, so that it does not delay others.
 	Overdue bool
-	// Silent reports whether the source's node is lost. As long as it is, nothing is transferred, and the migration uses none of the
-	// cluster's slots.
+	// Silent reports whether the source's node is lost. As long as it is, nothing is transferred, and the migration uses
+	// none of the cluster's slots.
 	Silent bool
 
 	// overdueAt is when it becomes overdue; zero if never.
@@ -55,8 +55,9 @@ type Candidate struct {
 	of        *v1.VirtualMachineInstanceMigration
 }
 
-// Queue contains what the workers of a process share to assign slots: a lock, and the order in which namespaces last got a slot. A new
-// process does not know this order, which affects only which namespace is first, and not the limits. The zero value is ready for use.
+// Queue contains what the workers of a process share to assign slots: a lock, and the order in which namespaces last
+// got a slot. A new process does not know this order, which affects only which namespace is first, and not the limits.
+// The zero value is ready for use.
 type Queue struct {
 	sync.Mutex
 
@@ -91,13 +92,17 @@ type Limits struct {
 	PerCluster, PerNode int
 }
 
-// Admit returns the candidates that have a slot or get one now. The most urgent candidates get slots first. Among equally urgent ones, each
-// slot goes to the namespace with the fewest slots: a namespace may use all slots while no other waits, but then the next free slot goes to
-// another one. If namespaces have equally many slots, the one whose last slot is the longest ago is next, and then the one with the oldest
-// migration. The result depends only on the arguments, so that two concurrent reconciliations do not assign one slot twice. complete sets
-// Node and Ready of the next waiting candidate; it is called only while a slot is free.
-func Admit(candidates []Candidate, limits Limits, order map[string]uint64, complete func(*Candidate) error) (map[types.UID]bool, error) {
-	a := admission{limits: limits, admitted: map[types.UID]bool{}, outgoing: map[string]int{}, perNamespace: map[string]int{}, order: maps.Clone(order)}
+// Admit returns the candidates that have a slot or get one now. The most urgent candidates get slots first. Among
+// equally urgent ones, each slot goes to the namespace with the fewest slots: a namespace may use all slots while no
+// other waits, but then the next free slot goes to another one. If namespaces have equally many slots, the one whose
+// last slot is the longest ago is next, and then the one with the oldest migration. The result depends only on the
+// arguments, so that two concurrent reconciliations do not assign one slot twice. complete sets Node and Ready of the
+// next waiting candidate; it is called only while a slot is free.
+func Admit(
+	candidates []Candidate, limits Limits, order map[string]uint64, complete func(*Candidate) error,
+) (map[types.UID]bool, error) {
+	a := admission{limits: limits, admitted: map[types.UID]bool{}, outgoing: map[string]int{},
+		perNamespace: map[string]int{}, order: maps.Clone(order)}
 	var waiting []Candidate
 	for i := range candidates {
 		switch c := &candidates[i]; {
@@ -125,8 +130,8 @@ func Admit(candidates []Candidate, limits Limits, order map[string]uint64, compl
 type admission struct {
 	limits   Limits
 	admitted map[types.UID]bool
-	// outgoing counts migrations by their source node, and perNamespace by their namespace. used is the number of used slots of the
-	// cluster.
+	// outgoing counts migrations by their source node, and perNamespace by their namespace. used is the number of used
+	// slots of the cluster.
 	outgoing, perNamespace map[string]int
 	used                   int
 	// order is a copy of the Queue's order, to which assigned slots are added.
@@ -171,7 +176,8 @@ func (a *admission) share(waiting []Candidate, complete func(*Candidate) error) 
 // next returns the namespace that gets the next slot.
 func (a *admission) next(queues map[string][]Candidate) string {
 	return slices.MinFunc(slices.Collect(maps.Keys(queues)), func(x, y string) int {
-		return cmp.Or(cmp.Compare(a.perNamespace[x], a.perNamespace[y]), cmp.Compare(a.order[x], a.order[y]), byUrgency(queues[x][0], queues[y][0]))
+		return cmp.Or(cmp.Compare(a.perNamespace[x], a.perNamespace[y]), cmp.Compare(a.order[x], a.order[y]),
+			byUrgency(queues[x][0], queues[y][0]))
 	})
 }
 
@@ -188,7 +194,8 @@ func addLast(order map[string]uint64, namespace string) map[string]uint64 {
 	return order
 }
 
-// urgency returns the urgency of a candidate, which takes precedence over the order of namespaces. Lower values are more urgent.
+// urgency returns the urgency of a candidate, which takes precedence over the order of namespaces. Lower values are
+// more urgent.
 func urgency(c *Candidate) [2]int {
 	if c.Rejected {
 		return [2]int{1, -c.Priority}
@@ -205,8 +212,9 @@ func byUrgency(a, b Candidate) int {
 func candidate(m *v1.VirtualMachineInstanceMigration) Candidate {
 	c := Candidate{
 		UID: m.UID, Name: types.NamespacedName{Namespace: m.Namespace, Name: m.Name}, Created: m.CreationTimestamp.Time,
-		Active: !m.IsQueued(), Rejected: conditions.IsTrue(m.Status.Conditions, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota),
-		Ready: m.Status.Phase == v1.MigrationPending && m.DeletionTimestamp == nil, of: m,
+		Active:   !m.IsQueued(),
+		Rejected: conditions.IsTrue(m.Status.Conditions, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota),
+		Ready:    m.Status.Phase == v1.MigrationPending && m.DeletionTimestamp == nil, of: m,
 	}
 	if m.Spec.Priority != nil {
 		c.Priority = priorities[*m.Spec.Priority]
@@ -217,8 +225,8 @@ func candidate(m *v1.VirtualMachineInstanceMigration) Candidate {
 	return c
 }
 
-// precedes reports whether the first of two unfinished migrations of one VMI has precedence: the one that has started, or else the older
-// one, or else the first by name.
+// precedes reports whether the first of two unfinished migrations of one VMI has precedence: the one that has started,
+// or else the older one, or else the first by name.
 func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 	if a.IsQueued() != b.IsQueued() {
 		return !a.IsQueued()
@@ -226,11 +234,13 @@ func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// mayFreeSlot reports whether another migration may start after a change of a migration: if it has ended, if its finalizer was removed
-// because its VMI was deleted, or if it has started, because the next slot goes to another namespace.
+// mayFreeSlot reports whether another migration may start after a change of a migration: if it has ended, if its
+// finalizer was removed because its VMI was deleted, or if it has started, because the next slot goes to another
+// namespace.
 func mayFreeSlot(before, after *v1.VirtualMachineInstanceMigration) bool {
 	rejected := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
-	return before.IsFinal() != after.IsFinal() || before.IsQueued() != after.IsQueued() || hasFinalizer(before) && !hasFinalizer(after) ||
+	return before.IsFinal() != after.IsFinal() || before.IsQueued() != after.IsQueued() ||
+		hasFinalizer(before) && !hasFinalizer(after) ||
 		!conditions.IsTrue(before.Status.Conditions, rejected) && conditions.IsTrue(after.Status.Conditions, rejected)
 }
 
@@ -239,12 +249,12 @@ func hasFinalizer(m *v1.VirtualMachineInstanceMigration) bool {
 	return controllerutil.ContainsFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
 }
 
-// preparationTimeout is how long the preparation of a target may take, in addition to the time that its Pod may be pending, which users can
-// change with an annotation.
+// preparationTimeout is how long the preparation of a target may take, in addition to the time that its Pod may be
+// pending, which users can change with an annotation.
 const preparationTimeout = 15 * time.Minute
 
-// overdueAt returns when a migration has run for longer than any migration of its VMI may; zero if there is no limit. The source's agent
-// aborts a transfer long before, except if it cannot, as during post-copy, or if there is no agent.
+// overdueAt returns when a migration has run for longer than any migration of its VMI may; zero if there is no limit.
+// The source's agent aborts a transfer long before, except if it cannot, as during post-copy, or if there is no agent.
 func overdueAt(m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance) time.Time {
 	state := stateOf(vmi, m.UID)
 	if state != nil && state.StartTimestamp != nil {

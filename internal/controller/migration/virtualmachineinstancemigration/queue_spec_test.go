@@ -49,7 +49,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		Expect(K8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
 		var out []string
 		for _, vmim := range vmims {
-			if slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Labels[v1.MigrationJobLabel] == string(vmim.UID) }) {
+			if slices.ContainsFunc(pods.Items,
+				func(pod corev1.Pod) bool { return pod.Labels[v1.MigrationJobLabel] == string(vmim.UID) }) {
 				out = append(out, vmim.Name)
 			}
 		}
@@ -100,7 +101,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 			vmim := m.request(builder.MakeMigration(vmi.Name, vmi.Name))
 			pod := m.target(vmi, vmim)
 			pod.Labels = map[string]string{v1.MigrationJobLabel: string(vmim.UID)}
-			pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
+			pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi,
+				v1.VirtualMachineInstanceGroupVersionKind)}
 			pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: "none"}}
 			forge(pod, &pod.OwnerReferences[0])
 			ExpectCreated(pod)
@@ -119,7 +121,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool {
 			return !slices.Contains(started(vmims), vmim.Name)
 		})
-		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: started(vmims)[0]}})
+		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns,
+			Name: started(vmims)[0]}})
 		LoseNode(lost)
 		m.reconcileAll(vmims[waiting])
 		Expect(started(vmims)).To(HaveLen(6))
@@ -127,9 +130,12 @@ var _ = Describe("Pending migrations", Serial, func() {
 		By("being enqueued when the VMI reports the loss")
 		before := lost.DeepCopy()
 		before.Status.Conditions = nil
-		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: lost})).To(BeTrue())
-		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: before})).To(BeFalse())
-		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
+		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: lost})).
+			To(BeTrue())
+		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: before})).
+			To(BeFalse())
+		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).
+			To(BeFalse())
 	})
 
 	It("are not delayed by one whose VMI is gone and that has a foreign finalizer", func() {
@@ -155,8 +161,10 @@ var _ = Describe("Pending migrations", Serial, func() {
 		ExpectGone(vmi)
 		before := ExpectExists(kept).DeepCopy()
 		m.Step(kept)
-		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling), "the migration must be in a phase that takes a slot")
-		Expect(virtualmachineinstancemigration.FreesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "the others are not enqueued")
+		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling),
+			"the migration must be in a phase that takes a slot")
+		Expect(virtualmachineinstancemigration.FreesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).
+			To(BeTrue(), "the others are not enqueued")
 		m.reconcileAll(vmims[waiting])
 		Expect(started(vmims)).To(ContainElement(vmims[waiting].Name))
 	})
@@ -188,7 +196,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		one := other.request(builder.MakeMigration("vm", "vm"))
 		other.reconcileAll(one)
 		Expect(started([]*v1.VirtualMachineInstanceMigration{one})).To(BeEmpty())
-		first := slices.IndexFunc(many, func(vmim *v1.VirtualMachineInstanceMigration) bool { return slices.Contains(started(many), vmim.Name) })
+		first := slices.IndexFunc(many,
+			func(vmim *v1.VirtualMachineInstanceMigration) bool { return slices.Contains(started(many), vmim.Name) })
 		Expect(K8sClient.Delete(ctx, many[first])).To(Succeed())
 		m.reconcileAll(many...)
 		Expect(started(many)).To(HaveLen(4))
@@ -199,7 +208,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 	It("start by priority, two for each node", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration
-		for i, priority := range []v1.MigrationPriority{"", v1.PrioritySystemMaintenance, v1.PriorityUserTriggered, v1.PrioritySystemCritical} {
+		for i, priority := range []v1.MigrationPriority{"", v1.PrioritySystemMaintenance, v1.PriorityUserTriggered,
+			v1.PrioritySystemCritical} {
 			name := fmt.Sprintf("vm-%d", i)
 			m.running("a", name)
 			b := builder.MakeMigration(name, name)
@@ -223,7 +233,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		second := m.request(builder.MakeMigration("second", "vm"))
 		m.reconcileAll(second)
 		Expect(ExpectExists(second).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.Take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
+		Expect(m.recorded.Take()).To(
+			ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
 		Expect(ExpectExists(first).Status.Phase).To(Equal(v1.MigrationScheduling))
 	})
 
@@ -234,7 +245,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		full := true
 		m.Writes.Fail = func(request string) error {
 			if full && request == "create Pod" {
-				return apierrors.NewForbidden(corev1.Resource("pods"), "x", fmt.Errorf("exceeded quota: small, requested: memory=1Gi, used: memory=1Gi, limited: memory=1Gi"))
+				return apierrors.NewForbidden(corev1.Resource("pods"), "x",
+					fmt.Errorf("exceeded quota: small, requested: memory=1Gi, used: memory=1Gi, limited: memory=1Gi"))
 			}
 			return nil
 		}
@@ -272,7 +284,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration
 		evacuation := func(name, vm string) *v1.VirtualMachineInstanceMigration {
-			return m.request(builder.MakeMigration(name, vm).Annotation(v1.EvacuationMigrationAnnotation, "a").Priority(v1.PrioritySystemCritical))
+			return m.request(builder.MakeMigration(name, vm).Annotation(v1.EvacuationMigrationAnnotation,
+				"a").Priority(v1.PrioritySystemCritical))
 		}
 		for _, vm := range []string{"vm-0", "vm-1"} {
 			vmi := m.running("a", vm)
@@ -347,7 +360,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 			if a != nil {
 				Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 				Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationAbortRequested, ""))
-				Expect(m.recorded.Take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
+				Expect(m.recorded.Take()).To(
+					ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
 				a.act()
 				m.reconcileAll(vmim)
 			}
@@ -357,38 +371,44 @@ var _ = Describe("Pending migrations", Serial, func() {
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 			Expect(IsDeleted(PodOf(vmi))).To(BeFalse())
 		},
-		Entry("in phase Pending", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
-			vmim := m.request(builder.MakeMigration("go", "vm"))
-			m.reconcileAll(vmim)
-			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
-			ReportAsAgent(vmi, Running)
-			return vmim, nil
-		}),
-		Entry("in phase Scheduling", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			vmim := m.request(builder.MakeMigration("go", "vm"))
-			m.reconcileAll(vmim)
-			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
-			return vmim, nil
-		}),
-		Entry("when the target's Pod just runs", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			vmim := m.request(builder.MakeMigration("go", "vm"))
-			m.reconcileAll(vmim)
-			m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
-			return vmim, nil
-		}),
-		Entry("while the target's agent prepares", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			return m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
-		}),
-		Entry("in phase TargetReady", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			vmim, a := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
-			a.prepare()
-			m.reconcileAll(vmim)
-			return vmim, a
-		}),
-		Entry("during the transfer", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			return m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		}),
+		Entry("in phase Pending",
+			func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+				ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
+				vmim := m.request(builder.MakeMigration("go", "vm"))
+				m.reconcileAll(vmim)
+				Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
+				ReportAsAgent(vmi, Running)
+				return vmim, nil
+			}),
+		Entry("in phase Scheduling",
+			func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+				vmim := m.request(builder.MakeMigration("go", "vm"))
+				m.reconcileAll(vmim)
+				Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
+				return vmim, nil
+			}),
+		Entry("when the target's Pod just runs",
+			func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+				vmim := m.request(builder.MakeMigration("go", "vm"))
+				m.reconcileAll(vmim)
+				m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
+				return vmim, nil
+			}),
+		Entry("while the target's agent prepares",
+			func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+				return m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+			}),
+		Entry("in phase TargetReady",
+			func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+				vmim, a := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+				a.prepare()
+				m.reconcileAll(vmim)
+				return vmim, a
+			}),
+		Entry("during the transfer",
+			func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+				return m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+			}),
 	)
 
 	It("succeed when they are deleted after the transfer", func() {
@@ -463,7 +483,8 @@ var _ = Describe("Pending migrations", Serial, func() {
 		ExpectCreated(policy)
 		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		state := ExpectExists(vmi).Status.MigrationState
-		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Containers[0].Resources.Limits).To(HaveKey(corev1.ResourceName("devices.kubevirt.io/userfaultfd")))
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Containers[0].Resources.Limits).
+			To(HaveKey(corev1.ResourceName("devices.kubevirt.io/userfaultfd")))
 		Expect(state.MigrationPolicyName).To(HaveValue(Equal(m.ns)))
 		Expect(state.VMIMConfigurationOptions.AllowPostCopy).To(HaveValue(BeTrue()))
 		Expect(state.MigrationNetworkType).To(Equal(v1.Pod))
@@ -474,12 +495,14 @@ var _ = Describe("Pending migrations", Serial, func() {
 		vmi := m.running("a", "vm")
 		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
-				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse, Reason: "DisksNotLiveMigratable", Message: "disk root is not shared",
+				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse, Reason: "DisksNotLiveMigratable",
+				Message: "disk root is not shared",
 			}, metav1.Now())
 		})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.Take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
+		Expect(m.recorded.Take()).To(
+			ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
 	})
 })

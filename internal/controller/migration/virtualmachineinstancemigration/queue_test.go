@@ -104,7 +104,8 @@ func TestAdmitAlternatesNamespaces(t *testing.T) {
 	queue := &Queue{}
 	var started []string
 	for len(waiting) > 0 {
-		admitted, err := Admit(waiting, Limits{PerCluster: 1, PerNode: 1}, queue.current(), func(*Candidate) error { return nil })
+		admitted, err := Admit(waiting, Limits{PerCluster: 1, PerNode: 1}, queue.current(),
+			func(*Candidate) error { return nil })
 		if err != nil || len(admitted) != 1 {
 			t.Fatalf("admitted %v: %v", admitted, err)
 		}
@@ -186,7 +187,8 @@ func TestOverdue(t *testing.T) {
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", StartTimestamp: &started}
 	waits := &v1.VirtualMachineInstance{}
 	forever := vmi.DeepCopy()
-	forever.Status.MigrationState.VMIMConfigurationOptions = &v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: ptr.To[int64](0)}
+	forever.Status.MigrationState.VMIMConfigurationOptions = &v1.VMIMConfigurationOptions{
+		CompletionTimeoutPerGiB: ptr.To[int64](0)}
 	m := builder.MakeMigration("m", "vm").UID("m").Phase(v1.MigrationScheduling, noon.Add(-time.Hour)).Obj()
 	for name, tc := range map[string]struct {
 		m    *v1.VirtualMachineInstanceMigration
@@ -207,19 +209,22 @@ func TestOverdue(t *testing.T) {
 // Admit checks readiness only of candidates that could get a slot: there may be thousands of others.
 func TestAdmitChecksNextCandidatesOnly(t *testing.T) {
 	var checked []string
-	admitted, err := Admit(parse(t, "a:n1* b:n2* c:n3* d:n4 e:n4 f:n5 g:n6"), Limits{PerCluster: 5, PerNode: 2}, nil, func(c *Candidate) error {
-		checked = append(checked, c.Name.Name)
-		c.Ready = c.Name.Name != "d"
-		return nil
-	})
-	if err != nil || !slices.Equal(checked, []string{"d", "e", "f"}) || admitted["d"] || !admitted["e"] || !admitted["f"] || admitted["g"] {
+	admitted, err := Admit(parse(t, "a:n1* b:n2* c:n3* d:n4 e:n4 f:n5 g:n6"), Limits{PerCluster: 5, PerNode: 2}, nil,
+		func(c *Candidate) error {
+			checked = append(checked, c.Name.Name)
+			c.Ready = c.Name.Name != "d"
+			return nil
+		})
+	if err != nil || !slices.Equal(checked, []string{"d", "e", "f"}) || admitted["d"] || !admitted["e"] ||
+		!admitted["f"] || admitted["g"] {
 		t.Errorf("checked %v, admitted %v: %v", checked, admitted, err)
 	}
 }
 
 // All reconciliations must choose the same one of two migrations of a VMI.
 func TestPrecedesIsAnOrder(t *testing.T) {
-	phases := []v1.VirtualMachineInstanceMigrationPhase{v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationRunning}
+	phases := []v1.VirtualMachineInstanceMigrationPhase{v1.MigrationPhaseUnset, v1.MigrationPending,
+		v1.MigrationScheduling, v1.MigrationRunning}
 	for _, p := range phases {
 		for _, q := range phases {
 			a := builder.MakeMigration("a", "vm").Created(noon).Phase(p, noon).Obj()
@@ -239,7 +244,9 @@ func TestPrecedesIsAnOrder(t *testing.T) {
 
 func TestBackoff(t *testing.T) {
 	evacuates := func(name string, minute int) *builder.Migration {
-		return builder.MakeMigration(name, "vm").UID(name).Created(noon.Add(time.Duration(minute)*time.Minute)).Annotation(v1.EvacuationMigrationAnnotation, "n1")
+		return builder.MakeMigration(name,
+			"vm").UID(name).Created(noon.Add(time.Duration(minute)*time.Minute)).Annotation(v1.EvacuationMigrationAnnotation,
+			"n1")
 	}
 	at := func(minute int) time.Time { return noon.Add(time.Duration(minute) * time.Minute) }
 	failed := func(name string, minute int) *v1.VirtualMachineInstanceMigration {

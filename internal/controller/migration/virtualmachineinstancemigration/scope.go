@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineinstancemigration reconciles migrations: it creates the target's Pod, assigns it to the agents, and reports how the
-// migration ends. Each file has one concern; Run has the order.
+// Package virtualmachineinstancemigration reconciles migrations: it creates the target's Pod, assigns it to the agents,
+// and reports how the migration ends. Each file has one concern; Run has the order.
 //
-// It does not decide who owns the guest: package protocol decides that from the VMI's status alone, and package virtualmachineinstance
-// carries it out.
+// It does not decide who owns the guest: package protocol decides that from the VMI's status alone, and package
+// virtualmachineinstance carries it out.
 package virtualmachineinstancemigration
 
 import (
@@ -63,8 +63,8 @@ const (
 
 // Scope is one reconciliation of one migration: the inputs and results of its phases.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. APIReader reads from the API server, only before decisions that a stale
-	// cache must not make.
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server, only before decisions
+	// that a stale cache must not make.
 	Client    client.Client
 	APIReader client.Reader
 	// Recorder records events.
@@ -95,7 +95,8 @@ type Scope struct {
 
 	// Failure is why the migration has failed; empty if it has not.
 	Failure string
-	// Rejected reports whether a quota rejected the target's Pod in this reconciliation, and Message is the API server's message.
+	// Rejected reports whether a quota rejected the target's Pod in this reconciliation, and Message is the API server's
+	// message.
 	Rejected bool
 	Message  string
 	// UtilityVolumes reports whether the migration waits until the guest's utility volumes are detached.
@@ -162,8 +163,8 @@ func (s *Scope) Load(ctx context.Context) error {
 	return s.loadSiblings(ctx)
 }
 
-// loadVMI reads the VMI, from the API server if the cache does not have it: a migration without a VMI is deleted, and a stale cache must
-// not decide that.
+// loadVMI reads the VMI, from the API server if the cache does not have it: a migration without a VMI is deleted, and a
+// stale cache must not decide that.
 func (s *Scope) loadVMI(ctx context.Context) (err error) {
 	key := client.ObjectKey{Namespace: s.Migration.Namespace, Name: s.Migration.Spec.VMIName}
 	s.VMI, err = kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.Client, s.APIReader)
@@ -176,7 +177,9 @@ func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*co
 }
 
 // podOf reads a Pod of a VMI; nil means that there is none. A Pod of this name with another owner is ignored.
-func podOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string) (*corev1.Pod, error) {
+func podOf(
+	ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string,
+) (*corev1.Pod, error) {
 	pod, err := podNamed(ctx, reader, vmi.Namespace, name)
 	if pod != nil && !podspec.IsOf(pod, vmi) {
 		pod = nil
@@ -198,9 +201,12 @@ func (s *Scope) loadSiblings(ctx context.Context) error {
 }
 
 // migrationsOf returns the migrations of a VMI.
-func (s *Scope) migrationsOf(ctx context.Context, vmi *v1.VirtualMachineInstance) ([]*v1.VirtualMachineInstanceMigration, error) {
+func (s *Scope) migrationsOf(
+	ctx context.Context, vmi *v1.VirtualMachineInstance,
+) ([]*v1.VirtualMachineInstanceMigration, error) {
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	if err := s.Client.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{kit.VMIIndex: vmi.Name}); err != nil {
+	if err := s.Client.List(ctx, list, client.InNamespace(vmi.Namespace),
+		client.MatchingFields{kit.VMIIndex: vmi.Name}); err != nil {
 		return nil, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 	}
 	out := make([]*v1.VirtualMachineInstanceMigration, len(list.Items))
@@ -226,8 +232,11 @@ func stateOf(vmi *v1.VirtualMachineInstance, uid types.UID) *v1.VirtualMachineIn
 
 func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Ended }
 
-// cleanedUp reports whether the VMI's earlier migration is cleaned up. A new migration would replace the reference to its Pod.
-func cleanedUp(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
+// cleanedUp reports whether the VMI's earlier migration is cleaned up. A new migration would replace the reference to
+// its Pod.
+func cleanedUp(
+	ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod,
+) (bool, error) {
 	other, err := podOf(ctx, reader, vmi, podspec.OtherPodName(vmi))
 	if err != nil || !virtualmachineinstance.MigrationCleanedUp(vmi, own, other) {
 		return false, err

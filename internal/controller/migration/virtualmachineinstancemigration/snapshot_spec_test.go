@@ -110,7 +110,8 @@ var _ = Describe("A migration during a snapshot or a backup", func() {
 		}
 		blocked := func() *v1.VirtualMachineInstanceMigrationCondition {
 			GinkgoHelper()
-			return conditions.Find(ExpectExists(vmim).Status.Conditions, v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes)
+			return conditions.Find(ExpectExists(vmim).Status.Conditions,
+				v1.VirtualMachineInstanceMigrationBlockedByUtilityVolumes)
 		}
 		other := m.running("a", "other")
 		attach("target")

@@ -22,8 +22,8 @@ import (
 // actionCreateState is the action of events about the claim with the guest's persistent state.
 const actionCreateState = "CreateClaim"
 
-// planState chooses the target's claim for the guest's persistent state: the claim of the source if both Pods can use it, or otherwise a
-// new one (docs/adr/0033).
+// planState chooses the target's claim for the guest's persistent state: the claim of the source if both Pods can use
+// it, or otherwise a new one (docs/adr/0033).
 func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
 	name := podspec.StateClaim(s.Own)
 	if name == "" {
@@ -44,7 +44,8 @@ func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
 // ownState returns the name of the claim that is created for this migration.
 func (s *Scope) ownState() string { return virtualmachineinstance.StateName(s.VMI, s.Migration.UID) }
 
-// createState creates the target's claim, if it gets one of its own. It reports whether the target's Pod can be created.
+// createState creates the target's claim, if it gets one of its own. It reports whether the target's Pod can be
+// created.
 func (s *Scope) createState(ctx context.Context) (bool, error) {
 	if s.guestState == nil {
 		return true, nil
@@ -58,7 +59,8 @@ func (s *Scope) createState(ctx context.Context) (bool, error) {
 			return false, fmt.Errorf("get PersistentVolumeClaim %s, which exists: %w", client.ObjectKeyFromObject(claim), err)
 		}
 		if !s.isOwnState(found) || found.DeletionTimestamp != nil {
-			s.Failure = fmt.Sprintf("PersistentVolumeClaim %s belongs to another owner: delete it and migrate again.", client.ObjectKeyFromObject(claim))
+			s.Failure = fmt.Sprintf("PersistentVolumeClaim %s belongs to another owner: delete it and migrate again.",
+				client.ObjectKeyFromObject(claim))
 			return false, nil
 		}
 		return true, nil
@@ -69,7 +71,8 @@ func (s *Scope) createState(ctx context.Context) (bool, error) {
 		s.Failure = fmt.Sprintf("Error creating the claim for the TPM's and EFI's state: %v", err)
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("create PersistentVolumeClaim %s for the TPM's and EFI's state: %w", client.ObjectKeyFromObject(claim), err)
+		return false, fmt.Errorf("create PersistentVolumeClaim %s for the TPM's and EFI's state: %w",
+			client.ObjectKeyFromObject(claim), err)
 	}
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreateState,
 		"Created PersistentVolumeClaim %s for the TPM's and EFI's state at the target", claim.Name)
@@ -96,7 +99,8 @@ func (s *Scope) newStateClaim() *corev1.PersistentVolumeClaim {
 // isOwnState reports whether a claim was created for this migration and is not adopted by the VM yet.
 func (s *Scope) isOwnState(claim *corev1.PersistentVolumeClaim) bool {
 	owner := metav1.GetControllerOf(claim)
-	return owner != nil && owner.UID == virtualmachineinstance.StateOwner(s.VMI).UID && isOfMigration(claim, s.Migration.Name)
+	return owner != nil && owner.UID == virtualmachineinstance.StateOwner(s.VMI).UID &&
+		isOfMigration(claim, s.Migration.Name)
 }
 
 func isOfMigration(claim *corev1.PersistentVolumeClaim, migration string) bool {
@@ -126,7 +130,8 @@ func deleteState(ctx context.Context, c client.Client, claim *corev1.PersistentV
 }
 
 // removeStates deletes the claims of a migration, except those that are in use. It does not need the VMI.
-func removeStates(ctx context.Context, c client.Client, migration client.ObjectKey, used func(*corev1.PersistentVolumeClaim) (bool, error)) error {
+func removeStates(ctx context.Context, c client.Client, migration client.ObjectKey,
+	used func(*corev1.PersistentVolumeClaim) (bool, error)) error {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := c.List(ctx, claims, client.InNamespace(migration.Namespace),
 		client.MatchingLabels{v1.MigrationNameLabel: podspec.LabelValue(migration.Name)}); err != nil {
@@ -149,16 +154,20 @@ func removeStates(ctx context.Context, c client.Client, migration client.ObjectK
 	return nil
 }
 
-// removeOrphanedStates deletes the claims of a migration whose finalizer was removed by another client. The VMI's reconciler deletes a
-// claim to which the VMI's status refers. A claim without a VMI is kept, because it may be the VM's.
-func removeOrphanedStates(ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey) error {
+// removeOrphanedStates deletes the claims of a migration whose finalizer was removed by another client. The VMI's
+// reconciler deletes a claim to which the VMI's status refers. A claim without a VMI is kept, because it may be the
+// VM's.
+func removeOrphanedStates(
+	ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey,
+) error {
 	return removeStates(ctx, c, migration, func(claim *corev1.PersistentVolumeClaim) (bool, error) {
 		owner := metav1.GetControllerOf(claim)
 		if owner == nil {
 			return true, nil
 		}
 		// The cache may be stale.
-		if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+		if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil ||
+			err == nil {
 			return true, err
 		}
 		// A VM and its VMI have the same name.

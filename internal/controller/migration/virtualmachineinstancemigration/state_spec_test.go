@@ -85,9 +85,11 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		vmim.Finalizers = nil
 		Expect(K8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
 		Expect(K8sClient.Delete(ctx, vmim)).To(Succeed())
-		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, K8sClient, K8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, K8sClient, K8sClient, client.ObjectKeyFromObject(vmim))).
+			To(Succeed())
 	}
-	// endedUnobserved migrates the guest and ends it before virt-controller has reconciled, and returns the target's claim.
+	// endedUnobserved migrates the guest and ends it before virt-controller has reconciled, and returns the target's
+	// claim.
 	endedUnobserved := func() *corev1.PersistentVolumeClaim {
 		GinkgoHelper()
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -114,13 +116,15 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		Expect(m.recorded.Take()).To(ContainElement("Normal SuccessfulCreate: Created PersistentVolumeClaim " + claim.Name +
 			" for the TPM's and EFI's state at the target"))
 		state := ExpectExists(vmim).Status.MigrationState
-		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
+		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).
+			To(Equal([]string{first.Name, claim.Name}))
 
 		target := ExpectExists(m.target(vmi, vmim))
 		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		state = ExpectExists(vmi).Status.MigrationState
-		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
+		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).
+			To(Equal([]string{first.Name, claim.Name}))
 		a := &agents{vmi: vmi}
 		a.prepare()
 		a.act()
@@ -188,17 +192,18 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		Expect(gone(first)).To(BeFalse())
 	})
 
-	It("keeps the target's claim when the migration was removed by force afterwards, until the VMI's reconciler decides", func() {
-		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim := second(vmim)
-		removeByForce(vmim)
-		Expect(gone(claim)).To(BeFalse())
-		a.complete()
-		a.act()
-		m.vmis.Step(vmi)
-		Expect(ExpectExists(claim).Labels).To(HaveKeyWithValue(v1.PersistentStateLabel, "vm"))
-		Expect(gone(first)).To(BeTrue())
-	})
+	It("keeps the target's claim when the migration was removed by force afterwards, until the VMI's reconciler decides",
+		func() {
+			vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+			claim := second(vmim)
+			removeByForce(vmim)
+			Expect(gone(claim)).To(BeFalse())
+			a.complete()
+			a.act()
+			m.vmis.Step(vmi)
+			Expect(ExpectExists(claim).Labels).To(HaveKeyWithValue(v1.PersistentStateLabel, "vm"))
+			Expect(gone(first)).To(BeTrue())
+		})
 
 	It("decides on the claims before the VMI is removed, also if nothing was reconciled in between", func() {
 		claim := endedUnobserved()
@@ -223,17 +228,18 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		Expect(nextUses()).To(Equal(claim.Name))
 	})
 
-	It("starts with the target's claim after a guest that was transferred and never reported to run on the target", func() {
-		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim, source, target := second(vmim), PodOf(vmi), m.target(vmi, vmim)
-		a.sourceDead, a.targetDead = true, true
-		end(source, outcomeMigrated)
-		end(target, outcomeShutdown)
-		m.reconcileAll(vmim)
-		Expect(ExpectExists(vmi).Status.Reason).To(Equal(vmistatus.ReasonLostInMigration))
-		Expect(nextUses()).To(Equal(claim.Name))
-		Expect(gone(first)).To(BeTrue())
-	})
+	It("starts with the target's claim after a guest that was transferred and never reported to run on the target",
+		func() {
+			vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+			claim, source, target := second(vmim), PodOf(vmi), m.target(vmi, vmim)
+			a.sourceDead, a.targetDead = true, true
+			end(source, outcomeMigrated)
+			end(target, outcomeShutdown)
+			m.reconcileAll(vmim)
+			Expect(ExpectExists(vmi).Status.Reason).To(Equal(vmistatus.ReasonLostInMigration))
+			Expect(nextUses()).To(Equal(claim.Name))
+			Expect(gone(first)).To(BeTrue())
+		})
 
 	It("starts with the source's claim after a guest that ended on the source", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -261,9 +267,12 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		}
 		ExpectGone(m.target(ExpectExists(vmi), again))
 		Expect(ExpectExists(again).Status.Phase).To(Equal(v1.MigrationPending))
-		claim := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmi.Status.MigrationState.TargetPersistentStatePVCName}})
+		claim := ExpectExists(
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns,
+				Name: vmi.Status.MigrationState.TargetPersistentStatePVCName}})
 		m.vmis.Step(vmi)
-		Expect(m.reconciler.OfState(ctx, ExpectExists(claim))).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
+		Expect(m.reconciler.OfState(ctx, ExpectExists(claim))).
+			To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
 		m.reconcileAll(again)
 		Expect(second(again).Name).NotTo(Or(Equal(first.Name), Equal(claim.Name)))
 	})
@@ -300,7 +309,8 @@ var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent sta
 		for range 3 {
 			m.Step(vmim)
 		}
-		Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, "exceeded quota"))
+		Expect(ExpectExists(vmim)).To(
+			haveMigrationCondition(v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, "exceeded quota"))
 		ExpectGone(m.target(vmi, vmim))
 		m.Writes.Fail = nil
 		m.reconcileAll(vmim)

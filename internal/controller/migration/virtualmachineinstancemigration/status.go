@@ -21,8 +21,8 @@ import (
 
 // phases contains the phases in the order in which a migration enters them. It never returns to an earlier one.
 var phases = []v1.VirtualMachineInstanceMigrationPhase{
-	v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationScheduled, v1.MigrationPreparingTarget,
-	v1.MigrationTargetReady, v1.MigrationRunning, v1.MigrationSucceeded,
+	v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationScheduled,
+	v1.MigrationPreparingTarget, v1.MigrationTargetReady, v1.MigrationRunning, v1.MigrationSucceeded,
 }
 
 // Reasons of the conditions.
@@ -75,7 +75,8 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 		}
 	}
 	if s.deleting() {
-		s.set(status, v1.VirtualMachineInstanceMigrationAbortRequested, reasonDeleted, "The migration was deleted before it was over.")
+		s.set(status, v1.VirtualMachineInstanceMigrationAbortRequested, reasonDeleted,
+			"The migration was deleted before it was over.")
 	}
 	switch quota := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota; {
 	case s.Rejected:
@@ -107,15 +108,17 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 // enter sets the phase and its timestamp.
 func (s *Scope) enter(status *v1.VirtualMachineInstanceMigrationStatus, phase v1.VirtualMachineInstanceMigrationPhase) {
 	status.Phase = phase
-	status.PhaseTransitionTimestamps = append(status.PhaseTransitionTimestamps, v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{
-		Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(s.Now),
-	})
+	status.PhaseTransitionTimestamps = append(status.PhaseTransitionTimestamps,
+		v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{
+			Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(s.Now),
+		})
 }
 
-// set sets a condition to true. A condition that is already true is not changed, because the numbers in a quota's message change
-// frequently.
+// set sets a condition to true. A condition that is already true is not changed, because the numbers in a quota's
+// message change frequently.
 func (s *Scope) set(
-	status *v1.VirtualMachineInstanceMigrationStatus, kind v1.VirtualMachineInstanceMigrationConditionType, reason, message string,
+	status *v1.VirtualMachineInstanceMigrationStatus, kind v1.VirtualMachineInstanceMigrationConditionType, reason,
+	message string,
 ) {
 	if conditions.IsTrue(status.Conditions, kind) {
 		return
@@ -129,12 +132,13 @@ func (s *Scope) set(
 // writeStatus writes the status if it changed, and then records an event if the migration has ended.
 func writeStatus(ctx context.Context, s *Scope) error {
 	compute := func(m *v1.VirtualMachineInstanceMigration) { computeStatus(s, &m.Status) }
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.Migration, compute, func(*v1.VirtualMachineInstanceMigration) {
-		switch s.Migration.Status.Phase {
-		case v1.MigrationSucceeded:
-			s.event(corev1.EventTypeNormal, ReasonSuccessfulMigration, actionEnd, "Source node reported migration succeeded")
-		case v1.MigrationFailed:
-			s.event(corev1.EventTypeWarning, ReasonFailedMigration, actionEnd, "%s", s.Failure)
-		}
-	}))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.Migration, compute, func(*v1.VirtualMachineInstanceMigration) {
+			switch s.Migration.Status.Phase {
+			case v1.MigrationSucceeded:
+				s.event(corev1.EventTypeNormal, ReasonSuccessfulMigration, actionEnd, "Source node reported migration succeeded")
+			case v1.MigrationFailed:
+				s.event(corev1.EventTypeWarning, ReasonFailedMigration, actionEnd, "%s", s.Failure)
+			}
+		}))
 }

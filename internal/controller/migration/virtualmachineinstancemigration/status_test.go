@@ -23,7 +23,8 @@ func TestSetReplacesAFalseCondition(t *testing.T) {
 	for _, message := range []string{"2 of 1", "3 of 1"} {
 		s.set(&status, kind, "Exceeded", message)
 	}
-	if len(status.Conditions) != 1 || !conditions.IsTrue(status.Conditions, kind) || status.Conditions[0].Message != "2 of 1" {
+	if len(status.Conditions) != 1 || !conditions.IsTrue(status.Conditions, kind) ||
+		status.Conditions[0].Message != "2 of 1" {
 		t.Errorf("conditions %+v, want one that is true with the first message", status.Conditions)
 	}
 }

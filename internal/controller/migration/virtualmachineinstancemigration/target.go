@@ -36,7 +36,8 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	if config.Claims, err = s.claims(ctx); err != nil {
 		return nil, err
 	}
-	if config.VolumeAffinities, err = virtualmachineinstance.VolumeAffinities(ctx, s.Client, s.APIReader, s.VMI, config); err != nil {
+	if config.VolumeAffinities, err = virtualmachineinstance.VolumeAffinities(ctx, s.Client, s.APIReader, s.VMI,
+		config); err != nil {
 		return nil, err
 	}
 	if s.ReadNetworks {
@@ -47,10 +48,12 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		}
 		config.NetworkResources = resources
 	}
-	if config.MigrationNetwork, err = virtualmachineinstance.MigrationNetwork(ctx, s.APIReader, config.MigrationNetwork); err != nil {
+	if config.MigrationNetwork, err = virtualmachineinstance.MigrationNetwork(ctx, s.APIReader,
+		config.MigrationNetwork); err != nil {
 		return nil, err
 	}
-	if err := virtualmachineinstance.SetRequiredLimits(ctx, s.Client, s.APIReader, s.VMI, s.AutoCPULimit, &config); err != nil {
+	if err := virtualmachineinstance.SetRequiredLimits(ctx, s.Client, s.APIReader, s.VMI, s.AutoCPULimit,
+		&config); err != nil {
 		return nil, err
 	}
 	if err := s.planState(ctx, &config); err != nil {
@@ -71,7 +74,8 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		if err := s.Client.Get(ctx, client.ObjectKey{Name: s.VMI.Status.NodeName}, node); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get Node %s: %w", s.VMI.Status.NodeName, err)
 		}
-		if target.CPU, err = podspec.TargetCPUSelector(s.VMI, s.VMI.Status.NodeName, node.Labels, s.Own.Spec.NodeSelector); err != nil {
+		if target.CPU, err = podspec.TargetCPUSelector(s.VMI, s.VMI.Status.NodeName, node.Labels,
+			s.Own.Spec.NodeSelector); err != nil {
 			return nil, err
 		}
 	}
@@ -86,8 +90,11 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// buildTarget builds the target's Pod for all that the guest has: a guest that is to return memory may still have it. own is its Pod.
-func buildTarget(vmi *v1.VirtualMachineInstance, own *corev1.Pod, config podspec.Config, target podspec.Target) (*corev1.Pod, error) {
+// buildTarget builds the target's Pod for all that the guest has: a guest that is to return memory may still have it.
+// own is its Pod.
+func buildTarget(
+	vmi *v1.VirtualMachineInstance, own *corev1.Pod, config podspec.Config, target podspec.Target,
+) (*corev1.Pod, error) {
 	return podspec.BuildTarget(resize.With(vmi, resize.ForTarget(vmi, own)), config, target)
 }
 
@@ -112,7 +119,8 @@ func (s *Scope) claims(ctx context.Context) (map[string]podspec.Claim, error) {
 // awaitTarget fails the migration if the target's Pod is not scheduled, or does not start, in time.
 func awaitTarget(ctx context.Context, s *Scope) error {
 	pod := s.Target
-	if s.Failure != "" || s.state() != nil || pod == nil || pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil {
+	if s.Failure != "" || s.state() != nil || pod == nil || pod.Status.Phase != corev1.PodPending ||
+		pod.DeletionTimestamp != nil {
 		return nil
 	}
 	age := s.Now.Sub(pod.CreationTimestamp.Time)
@@ -161,7 +169,8 @@ func scheduler(pod *corev1.Pod) string {
 	return c.Message
 }
 
-// warnOfCPU records an event if no other node has the guest's CPU, because the scheduler's message about it is hard to understand.
+// warnOfCPU records an event if no other node has the guest's CPU, because the scheduler's message about it is hard to
+// understand.
 func (s *Scope) warnOfCPU(ctx context.Context) error {
 	wanted := map[string]string{}
 	for key, value := range s.Target.Spec.NodeSelector {

@@ -40,7 +40,8 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")).ContainerDisk("root", "registry:5000/os:latest"), nil)
 		pod := ExpectExists(PodOf(vmi))
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute", VolumeMounts: []corev1.VolumeMountStatus{{
-			Name: "root", MountPath: "/image", VolumeStatus: &corev1.VolumeStatus{Image: &corev1.ImageVolumeStatus{ImageRef: "registry:5000/os@" + digest}},
+			Name: "root", MountPath: "/image",
+			VolumeStatus: &corev1.VolumeStatus{Image: &corev1.ImageVolumeStatus{ImageRef: "registry:5000/os@" + digest}},
 		}}}}
 		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 		vmim := m.request(builder.MakeMigration("go", "vm"))
@@ -65,7 +66,8 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		m.setPodStatus(target, m.node("b"), builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		of := func(launcher *corev1.Pod) *corev1.Pod {
-			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: podspec.AttachmentName(launcher.UID, "data")}}
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns,
+				Name: podspec.AttachmentName(launcher.UID, "data")}}
 		}
 		attachment := ExpectExists(of(target))
 		Expect(podspec.AttachmentLauncher(attachment).Name).To(Equal(target.Name))
@@ -81,10 +83,12 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 	})
 
 	It("requires the same CPU model for host-passthrough", func() {
-		vmi := runs(builder.MakeVMI("vm").With(model(v1.CPUModeHostPassthrough)), map[string]string{v1.HostModelCPULabel + "Skylake": "true"})
+		vmi := runs(builder.MakeVMI("vm").With(model(v1.CPUModeHostPassthrough)),
+			map[string]string{v1.HostModelCPULabel + "Skylake": "true"})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
-		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(v1.HostModelCPULabel+"Skylake", "true"))
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).
+			To(HaveKeyWithValue(v1.HostModelCPULabel+"Skylake", "true"))
 	})
 
 	It("requires no vendor for a CPU model if the source's node has no label", func() {

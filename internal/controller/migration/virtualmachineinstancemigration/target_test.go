@@ -17,9 +17,11 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// A guest that is to return memory is transferred with what it has not returned, and its new Pod has to have room for it.
+// A guest that is to return memory is transferred with what it has not returned, and its new Pod has to have room for
+// it.
 func TestTargetHasRoomForTheGuest(t *testing.T) {
-	config := podspec.Config{LauncherImage: "launcher", DefaultArchitecture: "amd64", CPUAllocationRatio: 10, MemoryOvercommit: 100, AdditionalGuestMemoryOverheadRatio: 1}
+	config := podspec.Config{LauncherImage: "launcher", DefaultArchitecture: "amd64", CPUAllocationRatio: 10,
+		MemoryOvercommit: 100, AdditionalGuestMemoryOverheadRatio: 1}
 	for name, c := range map[string]struct {
 		desired, current, pod string
 		limited               bool

@@ -85,13 +85,15 @@ var _ = Describe("Traces", func() {
 		a.act()
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
-		both := append(started, "VirtualMachineInstance migration", "  Pending", "  Scheduling", "  Scheduled", "  PreparingTarget",
+		both := append(started, "VirtualMachineInstance migration", "  Pending", "  Scheduling", "  Scheduled",
+			"  PreparingTarget",
 			"  TargetReady", "  Running", "  Transfer")
 		Eventually(received).Should(ConsistOf(both))
 		for _, s := range collector.Spans() {
 			switch s.Name {
 			case "VirtualMachineInstance start":
-				Expect(s.Attributes).To(And(HaveKeyWithValue("kubevirt.vmi.uid", string(vmi.UID)), HaveKeyWithValue("k8s.pod.name", PodOf(vmi).Name)))
+				Expect(s.Attributes).To(
+					And(HaveKeyWithValue("kubevirt.vmi.uid", string(vmi.UID)), HaveKeyWithValue("k8s.pod.name", PodOf(vmi).Name)))
 				Expect(s.Start).To(BeTemporally("==", vmi.CreationTimestamp.Time))
 			case "VirtualMachineInstance migration":
 				Expect(s.Attributes).To(And(HaveKeyWithValue("kubevirt.migration.source.node", m.node("a")),

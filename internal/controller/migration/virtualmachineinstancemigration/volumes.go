@@ -13,8 +13,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// sameClaims reports whether the target's Pod has the claims that the VMI's spec names. The assignment is written with an optimistic lock
-// on the VMI, whose volumes are not changed after that until the migration has ended.
+// sameClaims reports whether the target's Pod has the claims that the VMI's spec names. The assignment is written with
+// an optimistic lock on the VMI, whose volumes are not changed after that until the migration has ended.
 func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
 	wanted := map[string]bool{}
 	for i := range vmi.Spec.Volumes {
@@ -27,7 +27,8 @@ func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
 	return maps.Equal(wanted, diskClaims(target))
 }
 
-// diskClaims returns the claims of a Pod except the one with the guest's persistent state, which no volume of the spec names.
+// diskClaims returns the claims of a Pod except the one with the guest's persistent state, which no volume of the spec
+// names.
 func diskClaims(pod *corev1.Pod) map[string]bool {
 	out := map[string]bool{}
 	for i := range pod.Spec.Volumes {

@@ -35,7 +35,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").PVC("data", "old"))
 		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			Running(s)
-			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "x")(s)
+			WithCondition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
+				v1.VirtualMachineInstanceReasonDisksNotMigratable, "x")(s)
 			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
 		})
 		return ExpectExists(vmi)
@@ -45,7 +46,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		GinkgoHelper()
 		before := ExpectExists(vmi).DeepCopy()
 		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data",
-			SourcePVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}, DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new"}}}
+			SourcePVCInfo:      &v1.PersistentVolumeClaimInfo{ClaimName: "old"},
+			DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new"}}}
 		_, err := vmistatus.Patch(ctx, K8sClient, vmistatus.Controller, before, vmi)
 		Expect(err).NotTo(HaveOccurred())
 	}
@@ -119,7 +121,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		setClaim(vmi, "old")
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.recorded.Take()).To(ContainElement(ContainSubstring("the VMI's volumes were changed after the target pod was created")))
+		Expect(m.recorded.Take()).To(
+			ContainElement(ContainSubstring("the VMI's volumes were changed after the target pod was created")))
 		Expect(IsDeleted(target)).To(BeTrue())
 		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())
 	})
@@ -129,7 +132,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		recordVolumes(vmi)
 		setClaim(vmi, "new")
 		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
-			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "CPUModeLiveMigratable", "the CPU")(s)
+			WithCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "CPUModeLiveMigratable",
+				"the CPU")(s)
 		})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
@@ -163,7 +167,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 
 		It("is assigned to the agents when the guest has it, and says why it waits", func() {
 			Expect(assigned()).To(BeFalse(), "the agent may have plugged the volume, and not reported that yet")
-			Expect(m.recorded.Take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is plugged"))
+			Expect(m.recorded.Take()).To(
+				ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is plugged"))
 			ExpectExists(pod)
 			pod.Status = PodIsReady
 			Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
@@ -192,7 +197,8 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 			m.recorded.Take()
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeFalse(), "the guest may still have the volume")
-			Expect(m.recorded.Take()).To(ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is unplugged"))
+			Expect(m.recorded.Take()).To(
+				ContainElement("Normal MigrationWaitsForVolumes: The migration go waits until the volume data is unplugged"))
 			SetVolumePhase(vmi, "data", v1.HotplugVolumeUnMounted, "VolumeUnMountedFromPod")
 			m.reconcileAll(vmim)
 			Expect(assigned()).To(BeTrue())

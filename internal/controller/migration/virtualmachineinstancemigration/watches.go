@@ -25,12 +25,14 @@ const migrationPhaseIndex = "status.phase"
 func indexForMigrations(indexer client.FieldIndexer) error {
 	return kit.AddIndexes(
 		indexer,
-		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, kit.VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
-			return []string{m.Spec.VMIName}
-		}),
-		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
-			return []string{string(m.Status.Phase)}
-		}),
+		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, kit.VMIIndex,
+			func(m *v1.VirtualMachineInstanceMigration) []string {
+				return []string{m.Spec.VMIName}
+			}),
+		kit.IndexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex,
+			func(m *v1.VirtualMachineInstanceMigration) []string {
+				return []string{string(m.Status.Phase)}
+			}),
 	)
 }
 
@@ -39,7 +41,8 @@ func (r *Reconciler) migrationsOfVMI(ctx context.Context, vmi client.Object) []c
 	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{kit.VMIIndex: vmi.GetName()})
 }
 
-// migrationsOfPod returns the migrations of a launcher Pod's VMI, and the one for which the Pod was created, even if that was deleted.
+// migrationsOfPod returns the migrations of a launcher Pod's VMI, and the one for which the Pod was created, even if
+// that was deleted.
 func (r *Reconciler) migrationsOfPod(ctx context.Context, pod client.Object) []ctrl.Request {
 	owner := podspec.Owner(pod)
 	if owner == nil {
@@ -55,8 +58,8 @@ func (r *Reconciler) migrationsOfPod(ctx context.Context, pod client.Object) []c
 	return requests
 }
 
-// OfState returns the migrations of the VMI whose persistent state is in a claim. The next one starts once the claims of the previous one
-// are cleaned up.
+// OfState returns the migrations of the VMI whose persistent state is in a claim. The next one starts once the claims
+// of the previous one are cleaned up.
 func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Request {
 	vmi := virtualmachineinstance.UserOfState(claim)
 	if vmi == "" {
@@ -72,21 +75,24 @@ func (r *Reconciler) waiting(ctx context.Context, _ client.Object) []ctrl.Reques
 
 // rejected returns the migrations that may wait for a quota.
 func (r *Reconciler) rejected(ctx context.Context, quota client.Object) []ctrl.Request {
-	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
+	return r.find(ctx, client.InNamespace(quota.GetNamespace()),
+		client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
 }
 
 func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
 	return kit.Requests(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
 }
 
-// FreesSlot accepts changes after which another migration may start: a migration has ended, was deleted, was rejected by a quota, or has
-// started, because the next slot goes to another namespace.
+// FreesSlot accepts changes after which another migration may start: a migration has ended, was deleted, was rejected
+// by a quota, or has started, because the next slot goes to another namespace.
 var FreesSlot = kit.ExceptCreations(kit.Updates(mayFreeSlot))
 
-// AgentSilent accepts changes that free slots of the cluster although no migration has ended, because the source's node was lost.
-var AgentSilent = kit.ExceptDeletions(kit.ExceptCreations(kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
-	return !vmistatus.Lost(&before.Status) && vmistatus.Lost(&after.Status)
-})))
+// AgentSilent accepts changes that free slots of the cluster although no migration has ended, because the source's node
+// was lost.
+var AgentSilent = kit.ExceptDeletions(
+	kit.ExceptCreations(kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
+		return !vmistatus.Lost(&before.Status) && vmistatus.Lost(&after.Status)
+	})))
 
 // mayGrow accepts changes of quotas after which a rejected Pod may be accepted.
 var mayGrow = kit.ExceptCreations(predicate.Funcs{})

@@ -33,8 +33,8 @@ const (
 	outcomeShutdown = `{"reason":"GuestShutdown","message":"the guest powered off"}`
 )
 
-// migrations are the reconcilers of migrations and of VMIs on the suite's API server, with a fake clock. A migration goes
-// on when both have written in turn, so these specs cannot do without the reconciler of VMIs.
+// migrations are the reconcilers of migrations and of VMIs on the suite's API server, with a fake clock. A migration
+// goes on when both have written in turn, so these specs cannot do without the reconciler of VMIs.
 type migrations struct {
 	// Steps are those of migrations.
 	Steps
@@ -102,7 +102,8 @@ func (m *migrations) runLauncher(vmi *v1.VirtualMachineInstance, node string) {
 // host creates a node with a host CPU model.
 func (m *migrations) host(node string) {
 	GinkgoHelper()
-	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node), Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
+	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node),
+		Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
 	Expect(client.IgnoreAlreadyExists(K8sClient.Create(ctx, host))).To(Succeed())
 }
 
@@ -115,7 +116,9 @@ func (m *migrations) request(b *builder.Migration) *v1.VirtualMachineInstanceMig
 }
 
 // requestMany starts guests on some nodes and creates a migration of each.
-func (m *migrations) requestMany(guests, nodes int, changes ...func(*builder.Migration)) []*v1.VirtualMachineInstanceMigration {
+func (m *migrations) requestMany(
+	guests, nodes int, changes ...func(*builder.Migration),
+) []*v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	vmims := make([]*v1.VirtualMachineInstanceMigration, 0, guests)
 	for i := range guests {
@@ -178,7 +181,9 @@ func (m *migrations) remove(pod *corev1.Pod) {
 }
 
 // assignedToAgents creates a migration whose target's Pod runs on a node and is assigned to its agent.
-func (m *migrations) assignedToAgents(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
+func (m *migrations) assignedToAgents(
+	vmi *v1.VirtualMachineInstance, b *builder.Migration, node string,
+) (*v1.VirtualMachineInstanceMigration, *agents) {
 	GinkgoHelper()
 	vmim := m.request(b)
 	m.reconcileAll(vmim)
@@ -189,7 +194,9 @@ func (m *migrations) assignedToAgents(vmi *v1.VirtualMachineInstance, b *builder
 }
 
 // copying creates a migration whose transfer runs.
-func (m *migrations) copying(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
+func (m *migrations) copying(
+	vmi *v1.VirtualMachineInstance, b *builder.Migration, node string,
+) (*v1.VirtualMachineInstanceMigration, *agents) {
 	GinkgoHelper()
 	vmim, a := m.assignedToAgents(vmi, b, node)
 	a.prepare()
@@ -200,7 +207,8 @@ func (m *migrations) copying(vmi *v1.VirtualMachineInstance, b *builder.Migratio
 	return vmim, a
 }
 
-// agents simulate the agents of both nodes: they decide by the same protocol on the VMI in the API server, and write the same.
+// agents simulate the agents of both nodes: they decide by the same protocol on the VMI in the API server, and write
+// the same.
 type agents struct {
 	vmi *v1.VirtualMachineInstance
 	// dead agents do nothing.
@@ -251,12 +259,14 @@ func (a *agents) act() {
 			a.actSource()
 		}
 		if !a.targetDead {
-			for _, action := range protocol.DecideTarget(protocol.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
+			for _, action := range protocol.DecideTarget(
+				protocol.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
 				a.do(action, true)
 			}
 			a.reportRunning()
 		}
-		if before.vmi.ResourceVersion == ExpectExists(a.vmi).ResourceVersion && before.source == a.source && before.target == a.target &&
+		if before.vmi.ResourceVersion == ExpectExists(a.vmi).ResourceVersion && before.source == a.source &&
+			before.target == a.target &&
 			before.copying == a.copying && before.released == a.released {
 			return
 		}
@@ -267,15 +277,18 @@ func (a *agents) act() {
 // reportRunning writes that the guest runs on the target, as the target's agent does.
 func (a *agents) reportRunning() {
 	GinkgoHelper()
-	if m := ExpectExists(a.vmi).Status.MigrationState; a.target == protocol.TargetRunning && a.record().Owner == protocol.Target && !m.Completed {
-		a.write(vmistatus.MigrationTarget, func(s *v1.VirtualMachineInstanceMigrationState) { vmistatus.Complete(s, metav1.Now()) })
+	if m := ExpectExists(a.vmi).Status.MigrationState; a.target == protocol.TargetRunning &&
+		a.record().Owner == protocol.Target && !m.Completed {
+		a.write(vmistatus.MigrationTarget,
+			func(s *v1.VirtualMachineInstanceMigrationState) { vmistatus.Complete(s, metav1.Now()) })
 	}
 }
 
 func (a *agents) actSource() {
 	GinkgoHelper()
 	for _, action := range protocol.DecideSource(protocol.SourceView{
-		Record: a.record(), Domain: a.source, Transferring: a.copying, TargetPrepared: a.vmi.Status.MigrationState.TargetNodeAddress != "",
+		Record: a.record(), Domain: a.source, Transferring: a.copying,
+		TargetPrepared: a.vmi.Status.MigrationState.TargetNodeAddress != "",
 	}) {
 		a.do(action, false)
 	}
@@ -322,7 +335,9 @@ func phasesOf(vmim *v1.VirtualMachineInstanceMigration) []v1.VirtualMachineInsta
 	return out
 }
 
-func haveMigrationCondition(kind v1.VirtualMachineInstanceMigrationConditionType, message string) gomegatypes.GomegaMatcher {
+func haveMigrationCondition(
+	kind v1.VirtualMachineInstanceMigrationConditionType, message string,
+) gomegatypes.GomegaMatcher {
 	return WithTransform(func(vmim *v1.VirtualMachineInstanceMigration) string {
 		i := slices.IndexFunc(vmim.Status.Conditions, func(c v1.VirtualMachineInstanceMigrationCondition) bool {
 			return c.Type == kind && c.Status == corev1.ConditionTrue

@@ -28,14 +28,15 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Delays after a change, because each reconciliation reconciles all guests, and changes often come in bursts. The usage of a quota changes
-// with every Pod of its namespace, and affects only a condition.
+// Delays after a change, because each reconciliation reconciles all guests, and changes often come in bursts. The usage
+// of a quota changes with every Pod of its namespace, and affects only a condition.
 const (
 	settle       = time.Second
 	quotasSettle = 15 * time.Second
 )
 
-// Reconciler moves running guests to the configured launcher, as spec.workloadUpdateStrategy of the KubeVirt object specifies.
+// Reconciler moves running guests to the configured launcher, as spec.workloadUpdateStrategy of the KubeVirt object
+// specifies.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -102,14 +103,17 @@ var workloadChanges = kit.Updates(func(before, after *v1.VirtualMachineInstance)
 	_, stillLabeled := after.Labels[v1.OutdatedLauncherImageLabel]
 	a, b := &before.Status, &after.Status
 	for _, kind := range []v1.VirtualMachineInstanceConditionType{
-		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceVolumesChange,
+		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceMigrationRequired,
+		v1.VirtualMachineInstanceVolumesChange,
 	} {
 		if !sameCondition(vmistatus.FindCondition(a, kind), vmistatus.FindCondition(b, kind)) {
 			return true
 		}
 	}
-	return labeled != stillLabeled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
-		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) || vmistatus.Migrating(a) != vmistatus.Migrating(b) ||
+	return labeled != stillLabeled || a.Phase != b.Phase ||
+		a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
+		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) ||
+		vmistatus.Migrating(a) != vmistatus.Migrating(b) ||
 		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
 })
@@ -126,16 +130,19 @@ var migrationChanges = kit.Updates(func(before, after *v1.VirtualMachineInstance
 	return before.Status.Phase != after.Status.Phase || UsesSlot(before) != UsesSlot(after)
 })
 
-// nodeChanges accepts only the changes of a Node that determine which guests it can run. Heartbeats, which are annotations, do not.
+// nodeChanges accepts only the changes of a Node that determine which guests it can run. Heartbeats, which are
+// annotations, do not.
 var nodeChanges = kit.Updates(func(before, after *corev1.Node) bool {
 	return before.Spec.Unschedulable != after.Spec.Unschedulable ||
-		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
+		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
+		!equality.Semantic.DeepEqual(before.Labels, after.Labels)
 })
 
-// quotaChanges accepts changes of a quota's limits and of its usage, which changes with every Pod of its namespace. Quotas have no
-// generation.
+// quotaChanges accepts changes of a quota's limits and of its usage, which changes with every Pod of its namespace.
+// Quotas have no generation.
 var quotaChanges = kit.Updates(func(before, after *corev1.ResourceQuota) bool {
-	return !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
+	return !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
+		!equality.Semantic.DeepEqual(before.Status, after.Status)
 })
 
 // Reconcile reconciles all guests. Decide makes the decisions.
@@ -149,8 +156,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil // Another object is the active one, or there is none.
 	}
 	scope := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
-		DeploymentID: r.DeploymentID, LastCheck: &r.lastCheck,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: kit.Now(r.Clock), Config: r.Config.Current(),
+		KubeVirt: active.DeepCopy(), DeploymentID: r.DeploymentID, LastCheck: &r.lastCheck,
 	}
 	if err := r.load(ctx, scope); err != nil {
 		return ctrl.Result{}, err

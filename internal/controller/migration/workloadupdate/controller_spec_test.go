@@ -30,8 +30,8 @@ const (
 	newLauncher = "registry.example/virt-launcher:v2"
 )
 
-// upgrade is an installation whose launcher image has just changed. Its reconciler sees the objects of its own namespace only, as the
-// specs of this suite share an API server.
+// upgrade is an installation whose launcher image has just changed. Its reconciler sees the objects of its own
+// namespace only, as the specs of this suite share an API server.
 type upgrade struct {
 	Steps
 	ns     string
@@ -108,13 +108,16 @@ func (u *upgrade) configure() {
 func (u *upgrade) rolledOut(observed string) {
 	GinkgoHelper()
 	status := &ExpectExists(u.kv).Status
-	status.Phase, status.TargetDeploymentID, status.ObservedDeploymentID = v1.KubeVirtPhaseDeployed, "deployment-2", observed
+	status.Phase, status.TargetDeploymentID, status.ObservedDeploymentID = v1.KubeVirtPhaseDeployed, "deployment-2",
+		observed
 	status.ObservedGeneration = ptr.To(u.kv.Generation)
 	ExpectStatus(u.kv)
 }
 
 // guest creates a VMI that runs with the old launcher.
-func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
+func (u *upgrade) guest(
+	name string, migratable bool, changes ...func(*v1.VirtualMachineInstance),
+) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	b := builder.MakeVMI(name).Namespace(u.ns)
 	for _, change := range changes {
@@ -125,7 +128,8 @@ func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.Virtua
 	vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.LauncherContainerImageVersion = v1.Running, u.node, oldLauncher
 	can := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}
 	if !migratable {
-		can.Status, can.Reason, can.Message = corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "claim data is not shared"
+		can.Status, can.Reason, can.Message = corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable,
+			"claim data is not shared"
 	}
 	vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{can}
 	ExpectStatus(vmi)
@@ -156,9 +160,10 @@ func (u *upgrade) moved(m *v1.VirtualMachineInstanceMigration) {
 func (u *upgrade) phase(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualMachineInstanceMigrationPhase) {
 	GinkgoHelper()
 	m.Status.Phase = phase
-	m.Status.PhaseTransitionTimestamps = append(m.Status.PhaseTransitionTimestamps, v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{
-		Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(u.clock.Time),
-	})
+	m.Status.PhaseTransitionTimestamps = append(m.Status.PhaseTransitionTimestamps,
+		v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{
+			Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(u.clock.Time),
+		})
 	ExpectStatus(m)
 }
 
@@ -230,7 +235,8 @@ var _ = Describe("Workload updates", func() {
 		Expect(m.Annotations).To(HaveKeyWithValue(v1.WorkloadUpdateMigrationAnnotation, ""))
 		Expect(m.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, m.Spec.VMIName))
 		Expect(m.Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemCritical)))
-		Expect(u.events.Take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name + " for automated workload update"))
+		Expect(u.events.Take()).To(
+			ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name + " for automated workload update"))
 		for left := 7; left > 0; {
 			active := u.active()
 			Expect(active).To(HaveLen(min(5, left)))
@@ -246,7 +252,8 @@ var _ = Describe("Workload updates", func() {
 	It("do not wait for guests whose node is lost", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.sevenGuests()
-		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace, Name: u.active()[0].Spec.VMIName}})
+		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace,
+			Name: u.active()[0].Spec.VMIName}})
 		LoseNode(lost)
 		u.Settle(u.kv)
 		Expect(u.active()).To(HaveLen(6))
@@ -352,9 +359,11 @@ var _ = Describe("Workload updates", func() {
 	It("report an eviction that a PodDisruptionBudget refuses, and retry with the next batch", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
 		pod := u.pod(u.guest("vm", false))
-		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue}}, MinAvailable: ptr.To(intstr.FromInt32(1)),
-		}}
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "keep"},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue}},
+				MinAvailable: ptr.To(intstr.FromInt32(1)),
+			}}
 		ExpectCreated(budget)
 		budget.Status.ObservedGeneration = 1
 		ExpectStatus(budget)
@@ -364,7 +373,8 @@ var _ = Describe("Workload updates", func() {
 		ExpectStatus(pod)
 		Expect(u.Step(u.kv).RequeueAfter).To(Equal(time.Minute))
 		Expect(IsDeleted(pod)).To(BeFalse())
-		Expect(strings.Join(u.events.Take(), "\n")).To(ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
+		Expect(strings.Join(u.events.Take(), "\n")).To(
+			ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
 		u.Settle(u.kv)
 		Expect(u.events.Take()).To(BeEmpty(), "not again within the interval")
 		Expect(K8sClient.Delete(ctx, budget)).To(Succeed())
@@ -395,10 +405,12 @@ var _ = Describe("Workload updates", func() {
 		u.Settle(u.kv)
 		Expect(u.condition()).To(HavePrefix("True AllMigratable: "))
 		u.guest("bad", false)
-		u.guest("pinned", true, func(vmi *v1.VirtualMachineInstance) { vmi.Spec.NodeSelector = map[string]string{"disk": "fast"} })
+		u.guest("pinned", true,
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.NodeSelector = map[string]string{"disk": "fast"} })
 		u.Settle(u.kv)
 		Expect(u.condition()).To(And(HavePrefix("False SomeNotMigratable: "),
-			ContainSubstring(u.ns+"/bad (DisksNotLiveMigratable: claim data is not shared)"), ContainSubstring(u.ns+"/pinned (NodeSelector: "),
+			ContainSubstring(u.ns+"/bad (DisksNotLiveMigratable: claim data is not shared)"),
+			ContainSubstring(u.ns+"/pinned (NodeSelector: "),
 			Not(ContainSubstring("/good"))))
 		before := u.condition()
 		u.guest("worse", false)

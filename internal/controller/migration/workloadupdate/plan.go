@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package workloadupdate gives guests a new launcher: those whose launcher Pod has another image than the configured one, and those whose
-// VMI has a change that needs another Pod.
+// Package workloadupdate gives guests a new launcher: those whose launcher Pod has another image than the configured
+// one, and those whose VMI has a change that needs another Pod.
 //
-// As in package evacuation, it keeps no state between reconciliations. A guest's failures are counted from its migrations, and the time of
-// the last evictions is in an annotation of the KubeVirt object.
+// As in package evacuation, it keeps no state between reconciliations. A guest's failures are counted from its
+// migrations, and the time of the last evictions is in an annotation of the KubeVirt object.
 package workloadupdate
 
 import (
@@ -31,8 +31,9 @@ const (
 	defaultBatchInterval = time.Minute
 )
 
-// How long a guest is not retried after failed migrations: firstBackoff after the first one, and then twice the time between the last two,
-// so that it doubles without a counter. Only five migrations of a guest are kept. KubeVirt retries every few minutes forever.
+// How long a guest is not retried after failed migrations: firstBackoff after the first one, and then twice the time
+// between the last two, so that it doubles without a counter. Only five migrations of a guest are kept. KubeVirt
+// retries every few minutes forever.
 const (
 	firstBackoff = 20 * time.Second
 	maxBackoff   = time.Hour
@@ -79,8 +80,8 @@ type Observed struct {
 	Strategy Strategy
 	// Eviction is the eviction strategy of VMIs that have none.
 	Eviction v1.EvictionStrategy
-	// Ready reports whether the installation matches the configuration. Until then no guest is migrated or evicted, because the agents are
-	// about to be replaced.
+	// Ready reports whether the installation matches the configuration. Until then no guest is migrated or evicted,
+	// because the agents are about to be replaced.
 	Ready bool
 	// Slots is how many more migrations the limit of the cluster allows. It may be negative.
 	Slots int
@@ -138,19 +139,22 @@ func Decide(o Observed, guests []Guest) Plan {
 	slices.SortFunc(migrate, func(a, b Guest) int {
 		return cmp.Or(cmp.Compare(len(a.failures()), len(b.failures())), compareNames(a, b))
 	})
-	plan.Migrate, plan.Waiting = automigration.Share(migrate, func(g *Guest) string { return g.VMI.Namespace }, o.Slots, o.Namespaces)
+	plan.Migrate, plan.Waiting = automigration.Share(migrate, func(g *Guest) string { return g.VMI.Namespace }, o.Slots,
+		o.Namespaces)
 	plan.evict(o, evict)
 	return plan
 }
 
-// Outdated reports whether a VMI's guest runs in a launcher with another image. The Pod, which is nil if it is unknown, takes precedence
-// over the VMI's status, which may be stale after a migration. A VMI that is being deleted is not outdated.
+// Outdated reports whether a VMI's guest runs in a launcher with another image. The Pod, which is nil if it is unknown,
+// takes precedence over the VMI's status, which may be stale after a migration. A VMI that is being deleted is not
+// outdated.
 func Outdated(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, image string) bool {
 	current := vmi.Status.LauncherContainerImageVersion
 	if pod != nil {
 		current = podspec.LauncherImage(pod)
 	}
-	return vmi.Status.Phase == v1.Running && vmi.DeletionTimestamp == nil && image != "" && current != "" && current != image
+	return vmi.Status.Phase == v1.Running && vmi.DeletionTimestamp == nil && image != "" && current != "" &&
+		current != image
 }
 
 func (p *Plan) count(vmi *v1.VirtualMachineInstance, outdated bool) {
@@ -166,8 +170,8 @@ func (p *Plan) count(vmi *v1.VirtualMachineInstance, outdated bool) {
 	}
 }
 
-// changes reports whether a VMI has a pending change that a migration applies. Unlike in KubeVirt, HotVCPUChange and HotMemoryChange require
-// none by themselves: a Pod is resized in place where that is possible.
+// changes reports whether a VMI has a pending change that a migration applies. Unlike in KubeVirt, HotVCPUChange and
+// HotMemoryChange require none by themselves: a Pod is resized in place where that is possible.
 func changes(vmi *v1.VirtualMachineInstance) bool {
 	if _, aborted := vmi.Annotations[v1.WorkloadUpdateMigrationAbortionAnnotation]; aborted {
 		return false
@@ -183,14 +187,15 @@ func changesVolumes(vmi *v1.VirtualMachineInstance) bool {
 	return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceVolumesChange)
 }
 
-// mayMigrate reports whether a migration of the VMI would be accepted. A migration of its volumes may make it migratable.
+// mayMigrate reports whether a migration of the VMI would be accepted. A migration of its volumes may make it
+// migratable.
 func mayMigrate(vmi *v1.VirtualMachineInstance) bool {
 	migratable := vmistatus.Migratability(&vmi.Status)
 	return migratable != nil && migratable.Status == corev1.ConditionTrue
 }
 
-// mayEvict reports whether our webhook allows an eviction of the guest's Pod. A rejected eviction would record an event in each batch, and
-// take the place of a guest that can be updated.
+// mayEvict reports whether our webhook allows an eviction of the guest's Pod. A rejected eviction would record an event
+// in each batch, and take the place of a guest that can be updated.
 func mayEvict(g *Guest, otherwise v1.EvictionStrategy) bool {
 	if g.Pod == nil || g.Pod.DeletionTimestamp != nil {
 		return false
@@ -199,8 +204,8 @@ func mayEvict(g *Guest, otherwise v1.EvictionStrategy) bool {
 	return decision.Allowed || decision.Mark
 }
 
-// evict chooses the next batch. The order changes with each batch, so that guests whose eviction is rejected because of a disruption budget
-// do not block all others.
+// evict chooses the next batch. The order changes with each batch, so that guests whose eviction is rejected because of
+// a disruption budget do not block all others.
 func (p *Plan) evict(o Observed, candidates []Guest) {
 	if len(candidates) == 0 || o.Strategy.BatchSize == 0 {
 		return
@@ -223,14 +228,15 @@ func (g *Guest) position(last time.Time) uint64 {
 	return h.Sum64()
 }
 
-// withdraw deletes the migration of a guest that no longer needs it, as when the image was changed back. A migration whose target owns the
-// guest already continues: it has just updated the guest.
+// withdraw deletes the migration of a guest that no longer needs it, as when the image was changed back. A migration
+// whose target owns the guest already continues: it has just updated the guest.
 func (p *Plan) withdraw(g *Guest) {
 	m := automigration.Active(g.Migrations)
 	if m == nil || m.DeletionTimestamp != nil || !isUpdate(m) {
 		return
 	}
-	if record, ok := vmistatus.MigrationRecord(&g.VMI.Status); ok && g.VMI.Status.MigrationState.MigrationUID == m.UID && record.Owner == protocol.Target {
+	if record, ok := vmistatus.MigrationRecord(&g.VMI.Status); ok && g.VMI.Status.MigrationState.MigrationUID == m.UID &&
+		record.Owner == protocol.Target {
 		return
 	}
 	p.Withdraw = append(p.Withdraw, m)
@@ -247,10 +253,11 @@ func (g *Guest) isMigrating() bool {
 	return automigration.Active(g.Migrations) != nil || vmistatus.Migrating(&g.VMI.Status)
 }
 
-// failures returns this controller's migrations that have failed since the last success, the oldest first. A migration that a user canceled
-// counts, so that the next one does not follow at once.
+// failures returns this controller's migrations that have failed since the last success, the oldest first. A migration
+// that a user canceled counts, so that the next one does not follow at once.
 func (g *Guest) failures() []*v1.VirtualMachineInstanceMigration {
-	history := slices.DeleteFunc(slices.Clone(g.Migrations), func(m *v1.VirtualMachineInstanceMigration) bool { return !isUpdate(m) || !m.IsFinal() })
+	history := slices.DeleteFunc(slices.Clone(g.Migrations),
+		func(m *v1.VirtualMachineInstanceMigration) bool { return !isUpdate(m) || !m.IsFinal() })
 	slices.SortFunc(history, func(a, b *v1.VirtualMachineInstanceMigration) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
@@ -285,7 +292,8 @@ func endOf(m *v1.VirtualMachineInstanceMigration) time.Time {
 	return m.CreationTimestamp.Time
 }
 
-// UsesSlot reports whether a migration uses a slot. One that cannot start because of a quota does not, and so does not delay others.
+// UsesSlot reports whether a migration uses a slot. One that cannot start because of a quota does not, and so does not
+// delay others.
 func UsesSlot(m *v1.VirtualMachineInstanceMigration) bool {
 	if m.IsFinal() {
 		return false

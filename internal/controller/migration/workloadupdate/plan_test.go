@@ -34,7 +34,8 @@ func guest(name string, changes ...func(*Guest)) Guest {
 			Namespace: g.VMI.Namespace, Name: "virt-launcher-" + name,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g.VMI, v1.VirtualMachineInstanceGroupVersionKind)},
 		},
-		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: older}}},
+		Spec: corev1.PodSpec{NodeName: "node-1",
+			Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: older}}},
 	}
 	for _, change := range changes {
 		change(&g)
@@ -53,14 +54,18 @@ func protected(g *Guest) {
 
 func with(kind v1.VirtualMachineInstanceConditionType) func(*Guest) {
 	return func(g *Guest) {
-		g.VMI.Status.Conditions = append(g.VMI.Status.Conditions, v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
+		g.VMI.Status.Conditions = append(g.VMI.Status.Conditions,
+			v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
 	}
 }
 
 // tried adds a migration of ours that was created ago before noon, and ended a second later if the phase is final.
-func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, ago time.Duration, changes ...func(*builder.Migration)) func(*Guest) {
+func tried(
+	name string, phase v1.VirtualMachineInstanceMigrationPhase, ago time.Duration, changes ...func(*builder.Migration),
+) func(*Guest) {
 	return func(g *Guest) {
-		b := builder.MakeMigration(name, g.VMI.Name).UID(name).Created(noon.Add(-ago)).Phase(phase, noon.Add(time.Second-ago)).
+		b := builder.MakeMigration(name, g.VMI.Name).UID(name).Created(noon.Add(-ago)).Phase(phase,
+			noon.Add(time.Second-ago)).
 			Annotation(v1.WorkloadUpdateMigrationAnnotation, "").Priority(v1.PrioritySystemCritical)
 		for _, change := range changes {
 			change(b)
@@ -135,7 +140,8 @@ func TestDecide(t *testing.T) {
 		{"current again", world(), guest("a", current, labeled), []string{"outdated 0", "unlabel a"}},
 		{"migrated, and the status is older", world(), guest("a", func(g *Guest) { g.Pod.Spec.Containers[0].Image = newer }), []string{"outdated 0"}},
 		{"image replaced by a mirror's", world(), guest("a", func(g *Guest) {
-			g.VMI.Status.LauncherContainerImageVersion, g.Pod.Annotations = newer, map[string]string{"kubevirt.io/launcher-image": newer}
+			g.VMI.Status.LauncherContainerImageVersion, g.Pod.Annotations = newer,
+				map[string]string{"kubevirt.io/launcher-image": newer}
 		}), []string{"outdated 0"}},
 		{"no Pod and no image in the status", world(), guest("a", func(g *Guest) { g.Pod, g.VMI.Status.LauncherContainerImageVersion = nil, "" }), []string{"outdated 0"}},
 		{"no image configured", world(func(w *Observed) { w.Image = "" }), guest("a"), []string{"outdated 0"}},
@@ -199,7 +205,8 @@ func TestDecide(t *testing.T) {
 // transferred makes the target of migration m the owner of a guest.
 func transferred(g *Guest) {
 	g.VMI.Status.NodeName = "target"
-	g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "source", TargetNode: "target"}
+	g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "source",
+		TargetNode: "target"}
 }
 
 // The time between two attempts doubles up to an hour, also when old migrations of the guest are deleted.
@@ -257,7 +264,8 @@ func TestDecideReachesEachNamespace(t *testing.T) {
 	of := func(namespace string) func(*Guest) {
 		return func(g *Guest) { g.VMI.Namespace, g.Pod.Namespace = namespace, namespace }
 	}
-	guests := []Guest{guest("a1", labeled, of("a")), guest("a2", labeled, of("a")), guest("b1", labeled, of("b")), guest("b2", labeled, of("b"))}
+	guests := []Guest{guest("a1", labeled, of("a")), guest("a2", labeled, of("a")), guest("b1", labeled, of("b")),
+		guest("b2", labeled, of("b"))}
 	for _, c := range []struct {
 		slots int
 		has   map[string]bool
@@ -302,7 +310,8 @@ func TestBatchesReachAllGuests(t *testing.T) {
 }
 
 func TestStrategyOf(t *testing.T) {
-	if got, want := StrategyOf(&v1.KubeVirtWorkloadUpdateStrategy{}), (Strategy{BatchSize: 10, BatchInterval: time.Minute}); got != want {
+	if got, want := StrategyOf(&v1.KubeVirtWorkloadUpdateStrategy{}),
+		(Strategy{BatchSize: 10, BatchInterval: time.Minute}); got != want {
 		t.Errorf("defaults: %+v", got)
 	}
 	got := StrategyOf(&v1.KubeVirtWorkloadUpdateStrategy{
@@ -331,7 +340,8 @@ func TestUsesSlot(t *testing.T) {
 		{"ours that runs", guest("a", tried("m", v1.MigrationRunning, 0)), rejected, true},
 		{"ours that failed", guest("a", tried("m", v1.MigrationFailed, 0)), nil, false},
 		{"a drain's that is pending", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
-			m.Annotations, m.Spec.Priority = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}, ptr.To(v1.PrioritySystemCritical)
+			m.Annotations, m.Spec.Priority = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"},
+				ptr.To(v1.PrioritySystemCritical)
 		}, true},
 		{"a user's with a drain's annotation that is pending", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
 			m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}
@@ -355,7 +365,8 @@ func TestUsesSlot(t *testing.T) {
 func TestCondition(t *testing.T) {
 	status := &v1.KubeVirtStatus{Conditions: []v1.KubeVirtCondition{{Type: v1.KubeVirtConditionAvailable}}}
 	stuckWith := func(message string) *v1.KubeVirtCondition {
-		return &v1.KubeVirtCondition{Type: v1.KubeVirtConditionWorkloadsMigratable, Status: corev1.ConditionFalse, Reason: ReasonSomeCannotMove, Message: message}
+		return &v1.KubeVirtCondition{Type: v1.KubeVirtConditionWorkloadsMigratable, Status: corev1.ConditionFalse,
+			Reason: ReasonSomeCannotMove, Message: message}
 	}
 	expect := func(message string, wait, got time.Duration) {
 		t.Helper()
@@ -372,7 +383,8 @@ func TestCondition(t *testing.T) {
 	all := stuckWith("fine")
 	all.Status = corev1.ConditionTrue
 	expect("fine", 0, setCondition(status, all, noon.Add(16*time.Second)))
-	if setCondition(status, nil, noon); len(status.Conditions) != 1 || status.Conditions[0].Type != v1.KubeVirtConditionAvailable {
+	if setCondition(status, nil, noon); len(status.Conditions) != 1 ||
+		status.Conditions[0].Type != v1.KubeVirtConditionAvailable {
 		t.Errorf("left: %+v", status.Conditions)
 	}
 }

@@ -42,8 +42,8 @@ const action = "UpdateWorkload"
 // namePrefix is the prefix of the names of workload updates' migrations. KubeVirt's.
 const namePrefix = "kubevirt-workload-update-"
 
-// LastEvictionAnnotation of the KubeVirt object is the time of the last batch of evictions, so that a restarted virt-controller keeps the
-// interval. KubeVirt does not have it.
+// LastEvictionAnnotation of the KubeVirt object is the time of the last batch of evictions, so that a restarted
+// virt-controller keeps the interval. KubeVirt does not have it.
 const LastEvictionAnnotation = "kubevirt.io/last-workload-eviction"
 
 // Scope is one reconciliation of all guests.
@@ -106,8 +106,9 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 func (s *Scope) observe() Observed {
 	slots, namespaces := s.slots()
 	return Observed{
-		Image: s.Config.Images.Launcher, Strategy: StrategyOf(&s.KubeVirt.Spec.WorkloadUpdateStrategy), Eviction: s.Config.EvictionStrategy,
-		Ready: s.ready(), Slots: slots, Namespaces: namespaces, LastBatch: s.lastBatch(), Now: s.Now,
+		Image: s.Config.Images.Launcher, Strategy: StrategyOf(&s.KubeVirt.Spec.WorkloadUpdateStrategy),
+		Eviction: s.Config.EvictionStrategy,
+		Ready:    s.ready(), Slots: slots, Namespaces: namespaces, LastBatch: s.lastBatch(), Now: s.Now,
 	}
 }
 
@@ -118,16 +119,16 @@ func (s *Scope) ready() bool {
 		ptr.Deref(status.ObservedGeneration, 0) == s.KubeVirt.Generation && s.Config.Generation == s.KubeVirt.Generation
 }
 
-// isOwn reports whether this build has made the installation. After an upgrade of virt-controller, the KubeVirt object's status still
-// describes the previous version, whose agents are about to be replaced, which ends their transfers. isOwn renders all manifests, so it is
-// called only before a guest is migrated or evicted.
+// isOwn reports whether this build has made the installation. After an upgrade of virt-controller, the KubeVirt
+// object's status still describes the previous version, whose agents are about to be replaced, which ends their
+// transfers. isOwn renders all manifests, so it is called only before a guest is migrated or evicted.
 func (s *Scope) isOwn() bool {
 	wanted, err := s.DeploymentID(s.KubeVirt)
 	return err == nil && s.KubeVirt.Status.ObservedDeploymentID == wanted
 }
 
-// slots returns the number of free slots of the cluster, and the namespaces that use slots. A migration from a lost node uses none, and
-// neither does one whose VMI was deleted.
+// slots returns the number of free slots of the cluster, and the namespaces that use slots. A migration from a lost
+// node uses none, and neither does one whose VMI was deleted.
 func (s *Scope) slots() (int, map[string]bool) {
 	moves := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
@@ -199,16 +200,18 @@ func (s *Scope) labels(ctx context.Context, plan Plan) error {
 // migrate creates the migration of a guest, if it is still needed: another migration may just have ended.
 func (s *Scope) migrate(ctx context.Context, history automigration.History, g *Guest) error {
 	creator := automigration.Creator{
-		Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action, Purpose: " for automated workload update", Prefix: namePrefix,
+		Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action,
+		Purpose: " for automated workload update", Prefix: namePrefix,
 	}
-	return creator.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
-		complete(vmi, m)
-		return Outdated(vmi, nil, s.Config.Images.Launcher) || changes(vmi)
-	})
+	return creator.Migrate(ctx, history, g.VMI,
+		func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
+			complete(vmi, m)
+			return Outdated(vmi, nil, s.Config.Images.Launcher) || changes(vmi)
+		})
 }
 
-// complete sets annotation, priority and label as KubeVirt does: updates of the launcher have the highest priority, and changes by a user
-// have the priority of users' migrations.
+// complete sets annotation, priority and label as KubeVirt does: updates of the launcher have the highest priority, and
+// changes by a user have the priority of users' migrations.
 func complete(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) {
 	m.Annotations = map[string]string{v1.WorkloadUpdateMigrationAnnotation: ""}
 	m.Spec.Priority = ptr.To(v1.PrioritySystemCritical)
@@ -238,15 +241,17 @@ func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigrat
 	case apierrors.IsConflict(err):
 		return err // The migration has changed: the next reconciliation decides again.
 	case err != nil:
-		s.Recorder.Eventf(vmi, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", vmi.Name, err)
+		s.Recorder.Eventf(vmi, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action,
+			"Failed to abort change for vmi: %s: %v", vmi.Name, err)
 		return fmt.Errorf("delete migration %s/%s, which is no longer needed: %w", m.Namespace, m.Name, err)
 	}
-	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s", vmi.Name)
+	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s",
+		vmi.Name)
 	return nil
 }
 
-// evictAll evicts a batch. It writes the time first, with an optimistic lock, so that a batch is skipped after a crash, and only one of two
-// concurrent reconciliations evicts.
+// evictAll evicts a batch. It writes the time first, with an optimistic lock, so that a batch is skipped after a crash,
+// and only one of two concurrent reconciliations evicts.
 func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
 	before := s.KubeVirt.DeepCopy()
 	metav1.SetMetaDataAnnotation(&s.KubeVirt.ObjectMeta, LastEvictionAnnotation, s.Now.UTC().Format(time.RFC3339))
@@ -270,13 +275,15 @@ func (s *Scope) evict(ctx context.Context, g *Guest) error {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // The Pod was deleted.
 	case err != nil:
-		s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeWarning, ReasonFailedEvict, action, "Error deleting VMI during automated workload update: %v", err)
+		s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeWarning, ReasonFailedEvict, action,
+			"Error deleting VMI during automated workload update: %v", err)
 		if apierrors.IsTooManyRequests(err) {
 			return nil
 		}
 		return fmt.Errorf("evict Pod %s/%s: %w", g.Pod.Namespace, g.Pod.Name, err)
 	}
-	s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeNormal, ReasonSuccessfulEvict, action, "Initiated eviction of VMI as part of automated workload update")
+	s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeNormal, ReasonSuccessfulEvict, action,
+		"Initiated eviction of VMI as part of automated workload update")
 	return nil
 }
 
@@ -286,7 +293,7 @@ func (s *Scope) findings(guests []Guest) []upgradecheck.Finding {
 		checked[i] = upgradecheck.Guest{VMI: guests[i].VMI, Pod: guests[i].Pod}
 	}
 	return upgradecheck.Check(upgradecheck.Observed{
-		Pods: s.Config.Pods(), Eviction: s.Config.EvictionStrategy, Methods: s.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
-		Nodes: s.Nodes, Quotas: s.Quotas,
+		Pods: s.Config.Pods(), Eviction: s.Config.EvictionStrategy,
+		Methods: s.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods, Nodes: s.Nodes, Quotas: s.Quotas,
 	}, checked)
 }

@@ -26,11 +26,13 @@ const (
 	ReasonSomeCannotMove = "SomeNotMigratable"
 )
 
-// messageInterval limits how often the condition's message may change while its status stays the same. It changes as guests start and stop.
+// messageInterval limits how often the condition's message may change while its status stays the same. It changes as
+// guests start and stop.
 const messageInterval = 15 * time.Second
 
-// A check of all guests that took longer than shortCheck rests for checkRest times as long. It renders a launcher Pod for each guest, and is
-// due after each change of a guest: thousands of guests that start would keep a CPU busy with it.
+// A check of all guests that took longer than shortCheck rests for checkRest times as long. It renders a launcher Pod
+// for each guest, and is due after each change of a guest: thousands of guests that start would keep a CPU busy with
+// it.
 const (
 	shortCheck = 100 * time.Millisecond
 	checkRest  = 9
@@ -43,7 +45,8 @@ type Check struct {
 	due time.Time
 }
 
-// check returns the condition for the guests: that of the last check while the check rests, with the time until its end.
+// check returns the condition for the guests: that of the last check while the check rests, with the time until its
+// end.
 func (s *Scope) check(guests []Guest) (*v1.KubeVirtCondition, time.Duration) {
 	if rest := s.LastCheck.due.Sub(s.Now); rest > 0 {
 		return s.LastCheck.condition.DeepCopy(), rest
@@ -56,9 +59,9 @@ func (s *Scope) check(guests []Guest) (*v1.KubeVirtCondition, time.Duration) {
 	return s.LastCheck.condition.DeepCopy(), 0
 }
 
-// writeStatus writes this reconciler's fields of the KubeVirt object's status: the number of outdated guests, and whether all could be
-// migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns the delay after which a delayed message
-// may be written or the check be repeated, or 0.
+// writeStatus writes this reconciler's fields of the KubeVirt object's status: the number of outdated guests, and
+// whether all could be migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns
+// the delay after which a delayed message may be written or the check be repeated, or 0.
 func (s *Scope) writeStatus(ctx context.Context, outdated int, guests []Guest) (time.Duration, error) {
 	wanted, rest := s.check(guests)
 	requeueAfter := rest
@@ -87,7 +90,8 @@ func condition(findings []upgradecheck.Finding) *v1.KubeVirtCondition {
 	const named = 5
 	text := make([]string, 0, named)
 	for _, f := range stuck[:min(named, len(stuck))] {
-		text = append(text, fmt.Sprintf("%s/%s (%s: %s)", f.Namespace, f.Name, f.Problems[0].Reason, brief(f.Problems[0].Message)))
+		text = append(text, fmt.Sprintf("%s/%s (%s: %s)", f.Namespace, f.Name, f.Problems[0].Reason,
+			brief(f.Problems[0].Message)))
 	}
 	message := "Guests that could not be moved to another launcher while they run: " + strings.Join(text, "; ")
 	if more := len(stuck) - len(text); more > 0 {
@@ -109,8 +113,8 @@ func brief(message string) string {
 	return string(runes[:most]) + "…"
 }
 
-// setCondition sets the condition, or removes it if it is nil. If only the message differs, it delays the change until messageInterval has
-// passed since the last change, and returns the remaining delay.
+// setCondition sets the condition, or removes it if it is nil. If only the message differs, it delays the change until
+// messageInterval has passed since the last change, and returns the remaining delay.
 func setCondition(status *v1.KubeVirtStatus, wanted *v1.KubeVirtCondition, now time.Time) time.Duration {
 	if wanted == nil {
 		conditions.Remove(&status.Conditions, v1.KubeVirtConditionWorkloadsMigratable)

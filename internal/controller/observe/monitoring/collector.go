@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package monitoring contains virt-controller's metrics of VMs, VMIs and migrations. Names, labels and meanings are KubeVirt's
-// (docs/metrics.md). All but the durations are computed from the cache at each scrape, so deleted objects have no series, and a restart
-// changes nothing.
+// Package monitoring contains virt-controller's metrics of VMs, VMIs and migrations. Names, labels and meanings are
+// KubeVirt's (docs/metrics.md). All but the durations are computed from the cache at each scrape, so deleted objects
+// have no series, and a restart changes nothing.
 package monitoring
 
 import (
@@ -35,8 +35,8 @@ const scrapeTimeout = 5 * time.Second
 type Collector struct {
 	// Reader is the cache.
 	Reader client.Reader
-	// Elected is closed when this process becomes the leader. Only the leader has these metrics, because sums over all processes would
-	// otherwise count each object several times.
+	// Elected is closed when this process becomes the leader. Only the leader has these metrics, because sums over all
+	// processes would otherwise count each object several times.
 	Elected <-chan struct{}
 	// Config returns the cluster's configuration.
 	Config func() clusterconfig.Config
@@ -52,7 +52,8 @@ type Collector struct {
 	resources resourceCache
 }
 
-// Describe implements prometheus.Collector. The labels of kubevirt_vm_labels are not known in advance, so nothing is described.
+// Describe implements prometheus.Collector. The labels of kubevirt_vm_labels are not known in advance, so nothing is
+// described.
 func (*Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -94,7 +95,8 @@ type objects struct {
 	vmis       v1.VirtualMachineInstanceList
 	migrations v1.VirtualMachineInstanceMigrationList
 	snapshots  snapshotv1beta1.VirtualMachineSnapshotList
-	// kubevirts are the KubeVirt objects of the install namespace, secrets the Secrets with authorities, and nodes the metadata of Nodes.
+	// kubevirts are the KubeVirt objects of the install namespace, secrets the Secrets with authorities, and nodes the
+	// metadata of Nodes.
 	kubevirts v1.KubeVirtList
 	secrets   corev1.SecretList
 	nodes     metav1.PartialObjectMetadataList
@@ -110,7 +112,8 @@ type objects struct {
 type placement struct{ vmi, node string }
 
 func (c *Collector) read(ctx context.Context) (objects, error) {
-	o := objects{config: c.Config(), pods: map[placement]string{}, claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}, nodes: nodeList()}
+	o := objects{config: c.Config(), pods: map[placement]string{},
+		claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}, nodes: nodeList()}
 	pods, claims := &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}
 	types := []client.ObjectList{
 		&v1beta1.VirtualMachineInstancetypeList{}, &v1beta1.VirtualMachineClusterInstancetypeList{},
@@ -148,8 +151,8 @@ func Process(ready, leading, emulation func() bool) []prometheus.Collector {
 	}
 }
 
-// vendorLabel is the label of an instance type or preference with its vendor. As in KubeVirt, metrics contain only the names of objects of
-// known vendors, which are the same in all clusters, and not the names of users' own objects.
+// vendorLabel is the label of an instance type or preference with its vendor. As in KubeVirt, metrics contain only the
+// names of objects of known vendors, which are the same in all clusters, and not the names of users' own objects.
 const (
 	vendorLabel = "instancetype.kubevirt.io/vendor"
 	otherType   = "<other>"

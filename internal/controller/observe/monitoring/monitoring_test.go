@@ -33,9 +33,11 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // migrationNames are the metrics of migrations.
 var migrationNames = []string{
-	"kubevirt_vmi_migrations_in_unset_phase", "kubevirt_vmi_migrations_in_pending_phase", "kubevirt_vmi_migrations_in_scheduling_phase",
+	"kubevirt_vmi_migrations_in_unset_phase", "kubevirt_vmi_migrations_in_pending_phase",
+	"kubevirt_vmi_migrations_in_scheduling_phase",
 	"kubevirt_vmi_migrations_in_running_phase", "kubevirt_vmi_migration_succeeded", "kubevirt_vmi_migration_failed",
-	"kubevirt_vmi_migration_start_time_seconds", "kubevirt_vmi_migration_end_time_seconds", "kubevirt_vmi_number_of_outdated",
+	"kubevirt_vmi_migration_start_time_seconds", "kubevirt_vmi_migration_end_time_seconds",
+	"kubevirt_vmi_number_of_outdated",
 }
 
 // cached is a cache that returns these objects, or this error.
@@ -75,7 +77,8 @@ func (c *cached) List(_ context.Context, list client.ObjectList, options ...clie
 	case *v1beta1.VirtualMachineInstancetypeList:
 		list.Items = c.own
 	case *v1.KubeVirtList:
-		list.Items = slices.DeleteFunc(slices.Clone(c.kubevirts), func(kv v1.KubeVirt) bool { return kv.Namespace != namespace })
+		list.Items = slices.DeleteFunc(slices.Clone(c.kubevirts),
+			func(kv v1.KubeVirt) bool { return kv.Namespace != namespace })
 	case *corev1.SecretList:
 		list.Items = c.secrets
 	case *metav1.PartialObjectMetadataList:
@@ -88,7 +91,8 @@ func (c *cached) List(_ context.Context, list client.ObjectList, options ...clie
 func collector(reader *cached) *Collector {
 	leading := make(chan struct{})
 	close(leading)
-	return &Collector{Reader: reader, Elected: leading, Config: clusterconfig.Default, Labels: Labels(metrics.NewLabelFilter())}
+	return &Collector{Reader: reader, Elected: leading, Config: clusterconfig.Default,
+		Labels: Labels(metrics.NewLabelFilter())}
 }
 
 // samples returns the samples with these names, or all.
@@ -111,7 +115,9 @@ func migration(name string, phase v1.VirtualMachineInstanceMigrationPhase) v1.Vi
 	return *builder.MakeMigration(name, "vm").Namespace("ns").UID(name).Created(noon).Phase(phase, noon).Obj()
 }
 
-func instance(name string, phase v1.VirtualMachineInstancePhase, change func(*v1.VirtualMachineInstance)) v1.VirtualMachineInstance {
+func instance(
+	name string, phase v1.VirtualMachineInstancePhase, change func(*v1.VirtualMachineInstance),
+) v1.VirtualMachineInstance {
 	return *builder.MakeVMI(name).Namespace("ns").With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.Phase, vmi.Status.NodeName = phase, "node-1"
 		change(vmi)
@@ -135,7 +141,8 @@ func TestMigrations(t *testing.T) {
 	c := collector(&cached{
 		migrations: []v1.VirtualMachineInstanceMigration{
 			migration("a", v1.MigrationPhaseUnset), migration("b", v1.MigrationPending), migration("c", v1.MigrationPending),
-			migration("d", v1.MigrationScheduling), migration("e", v1.MigrationScheduled), migration("f", v1.MigrationTargetReady),
+			migration("d", v1.MigrationScheduling), migration("e", v1.MigrationScheduled),
+			migration("f", v1.MigrationTargetReady),
 			migration("g", v1.MigrationRunning), migration("done", v1.MigrationSucceeded), migration("bad", v1.MigrationFailed),
 		},
 		vmis: []v1.VirtualMachineInstance{
@@ -167,7 +174,8 @@ func TestOnlyLeaderHasMetrics(t *testing.T) {
 	if n := testutil.CollectAndCount(follower); n != 0 {
 		t.Errorf("%d metrics of a process that does not lead", n)
 	}
-	if _, err := testutil.CollectAndFormat(collector(&cached{err: errors.New("no cache")}), expfmt.TypeTextPlain); err == nil {
+	if _, err := testutil.CollectAndFormat(collector(&cached{err: errors.New("no cache")}),
+		expfmt.TypeTextPlain); err == nil {
 		t.Error("no error from a cache that cannot be read")
 	}
 }
@@ -176,7 +184,8 @@ func TestTransitions(t *testing.T) {
 	transitions := NewTransitions(nil)
 	before := builder.MakeMigration("m", "vm").Created(noon).Phase(v1.MigrationPending, noon)
 	old := before.Obj()
-	now := before.Phase(v1.MigrationScheduling, noon.Add(3*time.Second)).Phase(v1.MigrationScheduled, noon.Add(-time.Second)).Obj()
+	now := before.Phase(v1.MigrationScheduling, noon.Add(3*time.Second)).Phase(v1.MigrationScheduled,
+		noon.Add(-time.Second)).Obj()
 	transitions.observe(old, now)
 	transitions.observe(now, now)
 	want := `

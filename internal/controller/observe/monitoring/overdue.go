@@ -24,9 +24,9 @@ var (
 		"For each node with VMIs: how many it has if its virt-handler does not renew its Lease, or 0 if it does.", "node")
 )
 
-// collectAuthorities reports which authorities were not renewed in time. It reads their Secrets and not the status of the KubeVirt object,
-// because the reconciler of that object may be what fails. A missing Secret is reported only if there is a KubeVirt object that installs
-// it.
+// collectAuthorities reports which authorities were not renewed in time. It reads their Secrets and not the status of
+// the KubeVirt object, because the reconciler of that object may be what fails. A missing Secret is reported only if
+// there is a KubeVirt object that installs it.
 func collectAuthorities(o *objects, controller string, now time.Time, to chan<- prometheus.Metric) {
 	secrets := map[string]*corev1.Secret{}
 	for i := range o.secrets.Items {

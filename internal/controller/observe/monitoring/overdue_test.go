@@ -38,7 +38,8 @@ func authority(t *testing.T, role certificate.Role) corev1.Secret {
 
 func TestAuthoritiesThatAreNotRenewed(t *testing.T) {
 	lifetimes := clusterconfig.Default().Certificates
-	webhooks, _, err := certificate.Webhooks{}.Renew(certificate.Renewal{Now: noon, Lifetimes: lifetimes, Names: []string{"webhook"}})
+	webhooks, _, err := certificate.Webhooks{}.Renew(
+		certificate.Renewal{Now: noon, Lifetimes: lifetimes, Names: []string{"webhook"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +54,12 @@ func TestAuthoritiesThatAreNotRenewed(t *testing.T) {
 		{ObjectMeta: metav1.ObjectMeta{Name: "of others"}, Data: data},
 	}
 	const broken = "\nvireo_authority_renewal_overdue{secret=\"kubevirt-virt-api-serving-ca\"} 1\n"
-	const client, hooks = "vireo_authority_renewal_overdue{secret=\"kubevirt-virt-api-client-ca\"} ", "vireo_authority_renewal_overdue{secret=\"webhooks\"} "
+	const client, hooks = "vireo_authority_renewal_overdue{secret=\"kubevirt-virt-api-client-ca\"} ",
+		"vireo_authority_renewal_overdue{secret=\"webhooks\"} "
 	half := lifetimes.CADuration - lifetimes.CARenewBefore/2
 	for after, want := range map[time.Duration]string{
-		0: client + "0" + broken + hooks + "0", half - time.Minute: client + "0" + broken + hooks + "0", half + time.Minute: client + "1" + broken + hooks + "1",
+		0: client + "0" + broken + hooks + "0", half - time.Minute: client + "0" + broken + hooks + "0",
+		half + time.Minute: client + "1" + broken + hooks + "1",
 	} {
 		c := collector(&cached{secrets: secrets})
 		c.WebhookSecret, c.Clock = "webhooks", clocktesting.NewFakePassiveClock(noon.Add(after))
@@ -66,7 +69,8 @@ func TestAuthoritiesThatAreNotRenewed(t *testing.T) {
 	}
 }
 
-// Authorities are missing from when a KubeVirt object is created until it is deleted: before and after that, none are to be there.
+// Authorities are missing from when a KubeVirt object is created until it is deleted: before and after that, none are
+// to be there.
 func TestMissingAuthorities(t *testing.T) {
 	object := v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
 	removed := object
@@ -74,7 +78,8 @@ func TestMissingAuthorities(t *testing.T) {
 	const there = "vireo_authority_renewal_overdue{secret=\"kubevirt-virt-api-client-ca\"} 0"
 	missing := there
 	for _, name := range []string{
-		"virt-api-serving-ca", "virt-exporter-ca", "virt-exportproxy-serving-ca", "virt-handler-backup-ca", "virt-handler-migration-ca", "virt-handler-serving-ca",
+		"virt-api-serving-ca", "virt-exporter-ca", "virt-exportproxy-serving-ca", "virt-handler-backup-ca",
+		"virt-handler-migration-ca", "virt-handler-serving-ca",
 	} {
 		missing += "\nvireo_authority_renewal_overdue{secret=\"kubevirt-" + name + "\"} 1"
 	}
@@ -106,11 +111,13 @@ func TestNodesWithASilentAgent(t *testing.T) {
 	}
 	silent := map[string]string{node.UnresponsiveAnnotation: noon.Format(time.RFC3339)}
 	c := collector(&cached{
-		nodes: []metav1.PartialObjectMetadata{host("alive", nil), host("silent", silent), host("empty", silent), host("ended", silent)},
+		nodes: []metav1.PartialObjectMetadata{host("alive", nil), host("silent", silent), host("empty", silent),
+			host("ended", silent)},
 		vmis: []v1.VirtualMachineInstance{
-			instance("a", v1.Running, on("alive")), instance("b", v1.Running, on("silent")), instance("c", v1.Scheduled, on("silent")),
-			instance("d", v1.Succeeded, on("silent")), instance("e", v1.Failed, on("ended")), instance("f", v1.Running, on("removed")),
-			instance("g", v1.Scheduling, on("")),
+			instance("a", v1.Running, on("alive")), instance("b", v1.Running, on("silent")),
+			instance("c", v1.Scheduled, on("silent")),
+			instance("d", v1.Succeeded, on("silent")), instance("e", v1.Failed, on("ended")),
+			instance("f", v1.Running, on("removed")), instance("g", v1.Scheduling, on("")),
 		},
 	})
 	want := "vireo_node_silent_agent_vmis{node=\"alive\"} 0\nvireo_node_silent_agent_vmis{node=\"silent\"} 2"

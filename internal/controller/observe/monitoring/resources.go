@@ -21,9 +21,11 @@ import (
 )
 
 var (
-	resourceRequests = metrics.Describe("vm_resource_requests", "The CPUs and the memory that a VM requests, with its instance type applied.",
+	resourceRequests = metrics.Describe("vm_resource_requests",
+		"The CPUs and the memory that a VM requests, with its instance type applied.",
 		"name", "namespace", "resource", "unit", "source")
-	resourceLimits = metrics.Describe("vm_resource_limits", "The limits of CPU and memory of a VM, with its instance type applied.",
+	resourceLimits = metrics.Describe("vm_resource_limits",
+		"The limits of CPU and memory of a VM, with its instance type applied.",
 		"name", "namespace", "resource", "unit")
 )
 
@@ -45,8 +47,8 @@ type request struct {
 	value  float64
 }
 
-// resourceCache caches the resources of VMs with an instance type or preference, because applying these to every VM at each scrape is
-// expensive.
+// resourceCache caches the resources of VMs with an instance type or preference, because applying these to every VM at
+// each scrape is expensive.
 type resourceCache struct {
 	mu    sync.Mutex
 	known map[types.UID]resourceEntry
@@ -81,7 +83,8 @@ func (c *resourceCache) requestsOfVM(o *objects, vm *v1.VirtualMachine) []reques
 	entry := resourceEntry{vm: vm.Generation, instancetype: versionOf(kind), preference: versionOf(preference)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.known[vm.UID]; ok && known.vm == entry.vm && known.instancetype == entry.instancetype && known.preference == entry.preference {
+	if known, ok := c.known[vm.UID]; ok && known.vm == entry.vm && known.instancetype == entry.instancetype &&
+		known.preference == entry.preference {
 		return known.requests
 	}
 	var specs reference.Specs
@@ -171,15 +174,18 @@ func valueOf(list corev1.ResourceList, name corev1.ResourceName) float64 {
 	return q.AsApproximateFloat64()
 }
 
-var snapshotTaken = metrics.Describe("vmsnapshot_succeeded_timestamp_seconds", "When a snapshot of a VM was taken, in Unix time.",
+var snapshotTaken = metrics.Describe("vmsnapshot_succeeded_timestamp_seconds",
+	"When a snapshot of a VM was taken, in Unix time.",
 	"name", "snapshot_name", "namespace")
 
 func collectSnapshots(snapshots []snapshotv1beta1.VirtualMachineSnapshot, to chan<- prometheus.Metric) {
 	for i := range snapshots {
 		snapshot := &snapshots[i]
-		if snapshot.Status == nil || snapshot.Status.Phase != snapshotv1beta1.Succeeded || snapshot.Status.CreationTime == nil {
+		if snapshot.Status == nil || snapshot.Status.Phase != snapshotv1beta1.Succeeded ||
+			snapshot.Status.CreationTime == nil {
 			continue
 		}
-		to <- metrics.Gauge(snapshotTaken, float64(snapshot.Status.CreationTime.Unix()), snapshot.Spec.Source.Name, snapshot.Name, snapshot.Namespace)
+		to <- metrics.Gauge(snapshotTaken, float64(snapshot.Status.CreationTime.Unix()), snapshot.Spec.Source.Name,
+			snapshot.Name, snapshot.Namespace)
 	}
 }

@@ -32,7 +32,8 @@ const (
 
 var groups = []group{groupStarting, groupRunning, groupMigrating, groupNonRunning, groupError}
 
-// groupOf contains the group of each status. Source: kubevirt/kubevirt pkg/monitoring/metrics/virt-controller/vmstats_collector.go.
+// groupOf contains the group of each status. Source: kubevirt/kubevirt
+// pkg/monitoring/metrics/virt-controller/vmstats_collector.go.
 var groupOf = map[v1.VirtualMachinePrintableStatus]group{
 	v1.VirtualMachineStatusProvisioning:            groupStarting,
 	v1.VirtualMachineStatusStarting:                groupStarting,
@@ -54,10 +55,12 @@ var groupOf = map[v1.VirtualMachinePrintableStatus]group{
 
 var (
 	vmInfo = metrics.Describe("vm_info", "1 for each VM, with what it runs and its status.",
-		"name", "namespace", "os", "workload", "flavor", "machine_type", "instance_type", "preference", "status", "status_group")
-	created = metrics.Describe("vm_create_date_timestamp_seconds", "When a VM was created, in Unix time.", "name", "namespace")
-	vmVNIC  = metrics.Describe("vm_vnic_info", "1 for each network interface in the template of a VM.", vnicLabels...)
-	disk    = metrics.Describe("vm_disk_allocated_size_bytes", "The size that the claim of a VM's disk requests.",
+		"name", "namespace", "os", "workload", "flavor", "machine_type", "instance_type", "preference", "status",
+		"status_group")
+	created = metrics.Describe("vm_create_date_timestamp_seconds", "When a VM was created, in Unix time.", "name",
+		"namespace")
+	vmVNIC = metrics.Describe("vm_vnic_info", "1 for each network interface in the template of a VM.", vnicLabels...)
+	disk   = metrics.Describe("vm_disk_allocated_size_bytes", "The size that the claim of a VM's disk requests.",
 		"name", "namespace", "persistentvolumeclaim", "volume_mode", "device")
 	transitions = func() map[group]*prometheus.Desc {
 		all := map[group]*prometheus.Desc{}
@@ -85,7 +88,8 @@ func collectVM(o *objects, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 		collectDisks(o, vm, to)
 	}
 	to <- metrics.Gauge(vmInfo, 1, vm.Name, vm.Namespace,
-		metrics.Text(annotations[osAnnotation]), metrics.Text(annotations[workloadAnnotation]), metrics.Text(annotations[flavorAnnotation]),
+		metrics.Text(annotations[osAnnotation]), metrics.Text(annotations[workloadAnnotation]),
+		metrics.Text(annotations[flavorAnnotation]),
 		metrics.Text(machine), o.types.ofVM(reference.Instancetypes, vm), o.types.ofVM(reference.Preferences, vm),
 		strings.ToLower(string(status)), string(current))
 	to <- metrics.Gauge(created, float64(vm.CreationTimestamp.Unix()), vm.Name, vm.Namespace)
@@ -101,7 +105,8 @@ func collectVM(o *objects, vm *v1.VirtualMachine, to chan<- prometheus.Metric) {
 	}
 }
 
-// lastTransition returns the newest transition of the conditions that follow the status, or -1 without any, as in KubeVirt.
+// lastTransition returns the newest transition of the conditions that follow the status, or -1 without any, as in
+// KubeVirt.
 func lastTransition(vm *v1.VirtualMachine) float64 {
 	latest := int64(-1)
 	for i := range vm.Status.Conditions {
@@ -140,8 +145,8 @@ func collectDisks(o *objects, vm *v1.VirtualMachine, to chan<- prometheus.Metric
 	}
 }
 
-// templateSize returns the size that a VM's template of a DataVolume requests, or nil. The size of the claim includes the overhead of its
-// file system.
+// templateSize returns the size that a VM's template of a DataVolume requests, or nil. The size of the claim includes
+// the overhead of its file system.
 func templateSize(vm *v1.VirtualMachine, volume *v1.Volume) *resource.Quantity {
 	if volume.DataVolume == nil {
 		return nil
@@ -161,8 +166,9 @@ func templateSize(vm *v1.VirtualMachine, volume *v1.Volume) *resource.Quantity {
 	return nil
 }
 
-// MaxLabelBytes limits the labels of all VMs. 10,000 VMs with ten labels of 60 bytes take a quarter of it. It is in memory
-// metrics.LabelCopies times at most, which is a quarter of virt-controller's memory limit; the caches of so many VMs take half.
+// MaxLabelBytes limits the labels of all VMs. 10,000 VMs with ten labels of 60 bytes take a quarter of it. It is in
+// memory metrics.LabelCopies times at most, which is a quarter of virt-controller's memory limit; the caches of so many
+// VMs take half.
 const MaxLabelBytes = 64 << 20
 
 // Labels returns the budget for the labels that a filter selects.
@@ -196,7 +202,8 @@ func collectLabels(budget *metrics.LabelBudget, vms []v1.VirtualMachine, to chan
 			continue
 		}
 		labels["name"], labels["namespace"] = vms[i].Name, vms[i].Namespace
-		to <- metrics.Gauge(prometheus.NewDesc("kubevirt_vm_labels", "1 for each VM, with its labels and those of its template.", nil, labels), 1)
+		to <- metrics.Gauge(prometheus.NewDesc("kubevirt_vm_labels",
+			"1 for each VM, with its labels and those of its template.", nil, labels), 1)
 	}
 }
 
@@ -209,7 +216,9 @@ const (
 	none = "<none>"
 )
 
-func collectVNICs(d *prometheus.Desc, namespace, name string, spec *v1.VirtualMachineInstanceSpec, to chan<- prometheus.Metric) {
+func collectVNICs(
+	d *prometheus.Desc, namespace, name string, spec *v1.VirtualMachineInstanceSpec, to chan<- prometheus.Metric,
+) {
 	known := map[string]bool{}
 	for i := range spec.Domain.Devices.Interfaces {
 		in := &spec.Domain.Devices.Interfaces[i]
@@ -223,7 +232,8 @@ func collectVNICs(d *prometheus.Desc, namespace, name string, spec *v1.VirtualMa
 		if model == "" {
 			model = none
 		}
-		to <- metrics.Gauge(d, 1, name, namespace, metrics.Text(in.Name), kind, metrics.Text(network), metrics.Text(binding), metrics.Text(model))
+		to <- metrics.Gauge(d, 1, name, namespace, metrics.Text(in.Name), kind, metrics.Text(network), metrics.Text(binding),
+			metrics.Text(model))
 	}
 }
 

@@ -66,7 +66,8 @@ func expectSamples(t *testing.T, reader *cached, names []string, want ...string)
 }
 
 func TestVM(t *testing.T) {
-	vm := runningVM(builder.MakeVMI("").Masquerade().Multus("blue", "net-a").PVC("root", "claim").Annotation(osAnnotation, "debian\x00").
+	vm := runningVM(builder.MakeVMI("").Masquerade().Multus("blue", "net-a").PVC("root", "claim").Annotation(osAnnotation,
+		"debian\x00").
 		Annotation(flavorAnnotation, "small").With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Machine = &v1.Machine{Type: "q35"}
 		vmi.Spec.Domain.Devices.Interfaces[0].Model = "e1000"
@@ -97,7 +98,8 @@ func TestStatusGroups(t *testing.T) {
 		v1.VirtualMachineStatusMigrating: groupMigrating, v1.VirtualMachineStatusUnschedulable: groupError,
 		v1.VirtualMachineStatusWaitingForReceiver: groupUnknown, "": groupUnknown,
 	} {
-		reader := &cached{vms: []v1.VirtualMachine{runningVM(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Status.PrintableStatus = status })}}
+		reader := &cached{vms: []v1.VirtualMachine{runningVM(builder.MakeVMI(""),
+			func(vm *v1.VirtualMachine) { vm.Status.PrintableStatus = status })}}
 		got := samples(t, collector(reader), "kubevirt_vm_info")
 		if !strings.Contains(got, `status="`+strings.ToLower(string(status))+`",status_group="`+string(want)+`"`) {
 			t.Errorf("%s: got %s", status, got)
@@ -146,7 +148,8 @@ func TestResources(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expectSamples(t, &cached{vms: []v1.VirtualMachine{runningVM(tc.template, unchanged)}}, []string{"vm_resource_requests", "vm_resource_limits"}, tc.want...)
+			expectSamples(t, &cached{vms: []v1.VirtualMachine{runningVM(tc.template, unchanged)}},
+				[]string{"vm_resource_requests", "vm_resource_limits"}, tc.want...)
 		})
 	}
 }
@@ -154,14 +157,18 @@ func TestResources(t *testing.T) {
 // The instance type is applied, and named if its vendor is known.
 func TestInstancetype(t *testing.T) {
 	kind := v1beta1.VirtualMachineClusterInstancetype{
-		ObjectMeta: metav1.ObjectMeta{Name: "u1.small", UID: "type", ResourceVersion: "1", Labels: map[string]string{vendorLabel: "kubevirt.io"}},
-		Spec:       v1beta1.VirtualMachineInstancetypeSpec{CPU: v1beta1.CPUInstancetype{Guest: 3}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("2Gi")}},
+		ObjectMeta: metav1.ObjectMeta{Name: "u1.small", UID: "type", ResourceVersion: "1",
+			Labels: map[string]string{vendorLabel: "kubevirt.io"}},
+		Spec: v1beta1.VirtualMachineInstancetypeSpec{CPU: v1beta1.CPUInstancetype{Guest: 3},
+			Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("2Gi")}},
 	}
-	own := v1beta1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "secret", ResourceVersion: "1"}}
+	own := v1beta1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "secret",
+		ResourceVersion: "1"}}
 	vm := runningVM(bare(), func(vm *v1.VirtualMachine) {
 		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "u1.small"}
 	})
-	reader := &cached{vms: []v1.VirtualMachine{vm}, types: []v1beta1.VirtualMachineClusterInstancetype{kind}, own: []v1beta1.VirtualMachineInstancetype{own}}
+	reader := &cached{vms: []v1.VirtualMachine{vm}, types: []v1beta1.VirtualMachineClusterInstancetype{kind},
+		own: []v1beta1.VirtualMachineInstancetype{own}}
 	c := collector(reader)
 	expect := func(name, part string) {
 		t.Helper()
@@ -194,24 +201,27 @@ func TestInstancetype(t *testing.T) {
 
 func TestLabels(t *testing.T) {
 	reader := &cached{vms: []v1.VirtualMachine{
-		runningVM(builder.MakeVMI(""), func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{"app": "web", "team.io/a": "b"} }),
+		runningVM(builder.MakeVMI(""),
+			func(vm *v1.VirtualMachine) { vm.Labels = map[string]string{"app": "web", "team.io/a": "b"} }),
 		runningVM(builder.MakeVMI("").Label("app", "template").Label("tier", "1"), func(vm *v1.VirtualMachine) {
 			vm.Name, vm.UID, vm.Labels = "both", "both", map[string]string{"app": "vm", "own": "x"}
 		}),
-		runningVM(builder.MakeVMI("").Label("app", "only"), func(vm *v1.VirtualMachine) { vm.Name, vm.UID = "template", "template" }),
+		runningVM(builder.MakeVMI("").Label("app", "only"),
+			func(vm *v1.VirtualMachine) { vm.Name, vm.UID = "template", "template" }),
 		*builder.MakeVM("bare").Namespace("ns").Obj(),
 	}}
 	expectSamples(t, reader, []string{"vm_labels"}, `vm_labels{label_app="only",name="template"} 1`,
 		`vm_labels{label_app="web",label_team_io_a="b"} 1`, `vm_labels{label_app="template",label_own="x",label_tier="1",name="both"} 1`)
 }
 
-// A fleet of 10,000 VMs with usual labels has them in the metrics. That of a user who wants to fill the memory has fewer, and does not
-// take them from others.
+// A fleet of 10,000 VMs with usual labels has them in the metrics. That of a user who wants to fill the memory has
+// fewer, and does not take them from others.
 func TestLabelsOfAllVMsAreLimited(t *testing.T) {
 	vms := make([]v1.VirtualMachine, 0, 40_000)
 	add := func(namespace string, count int, labels map[string]string) {
 		for i := range count {
-			vm := v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("vm-%d", i), Labels: labels}}
+			vm := v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("vm-%d", i),
+				Labels: labels}}
 			vm.UID = types.UID(namespace + vm.Name)
 			vms = append(vms, vm)
 		}
@@ -221,7 +231,8 @@ func TestLabelsOfAllVMsAreLimited(t *testing.T) {
 		few[fmt.Sprintf("example.com/key-of-a-user-%d", i)] = strings.Repeat("v", 63-32)
 	}
 	for i := range metrics.MaxLabels {
-		many[fmt.Sprintf("%s.example.com/%d%s", strings.Repeat("d", 60), i, strings.Repeat("x", 60))] = strings.Repeat("y", 63)
+		many[fmt.Sprintf("%s.example.com/%d%s", strings.Repeat("d", 60), i, strings.Repeat("x", 60))] = strings.Repeat("y",
+			63)
 	}
 	add("fleet", 10_000, few)
 	add("hostile", 20_000, many)
@@ -249,7 +260,8 @@ func TestLabelsOfAllVMsAreLimited(t *testing.T) {
 
 func TestVMI(t *testing.T) {
 	vmi := builder.MakeVMI("vm").Namespace("ns").UID("uid").Masquerade().Guest("1Gi").Annotation(osAnnotation, "debian").
-		Annotation(v1.ClusterInstancetypeAnnotation, "u1.small").Label(v1.OutdatedLauncherImageLabel, "").With(func(vmi *v1.VirtualMachineInstance) {
+		Annotation(v1.ClusterInstancetypeAnnotation, "u1.small").Label(v1.OutdatedLauncherImageLabel,
+		"").With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 		vmi.Status.Phase, vmi.Status.NodeName = v1.Running, "node-1"
 		vmi.Status.Machine = &v1.Machine{Type: "pc-q35-10.0"}
@@ -262,14 +274,16 @@ func TestVMI(t *testing.T) {
 	})
 	launcher := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "virt-launcher-vm-abc",
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi.Obj(), v1.VirtualMachineInstanceGroupVersionKind)}},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi.Obj(),
+				v1.VirtualMachineInstanceGroupVersionKind)}},
 		Spec: corev1.PodSpec{NodeName: "node-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	target := *launcher.DeepCopy()
 	target.Name, target.Spec.NodeName = "target", "node-2"
 	reader := &cached{
 		vmis: []v1.VirtualMachineInstance{*vmi.Obj()}, pods: []corev1.Pod{target, launcher},
-		types: []v1beta1.VirtualMachineClusterInstancetype{{ObjectMeta: metav1.ObjectMeta{Name: "u1.small", Labels: map[string]string{vendorLabel: "redhat.com"}}}},
+		types: []v1beta1.VirtualMachineClusterInstancetype{{ObjectMeta: metav1.ObjectMeta{Name: "u1.small",
+			Labels: map[string]string{vendorLabel: "redhat.com"}}}},
 	}
 	expectSamples(t, reader, []string{"vmi_info", "vmi_non_evictable", "vmi_status_addresses", "vmi_vnic_info"},
 		`vmi_info{evictable="false",flavor="",guest_os_arch="x86_64",guest_os_kernel_release="`+strings.Repeat("6", 128)+

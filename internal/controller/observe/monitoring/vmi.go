@@ -28,11 +28,13 @@ var (
 		"guest_os_kernel_release", "guest_os_machine", "guest_os_arch", "guest_os_name", "guest_os_version_id",
 		"evictable", "outdated", "vmi_pod")
 	nonEvictable = metrics.Describe("vmi_non_evictable",
-		"1 for a VMI that must migrate when its node is drained, and cannot, or is not known to be able to; 0 for others.", "node", "namespace", "name")
+		"1 for a VMI that must migrate when its node is drained, and cannot, or is not known to be able to; 0 for others.",
+		"node", "namespace", "name")
 	addresses = metrics.Describe("vmi_status_addresses", "1 for each network interface of a VMI, with its address.",
 		"node", "namespace", "name", "vnic_name", "interface_name", "address", "type")
-	overhead = metrics.Describe("vmi_launcher_memory_overhead_bytes", "The memory that a launcher Pod requests beside the guest's.", "namespace", "name")
-	vmiVNIC  = metrics.Describe("vmi_vnic_info", "1 for each network interface in the spec of a VMI.", vnicLabels...)
+	overhead = metrics.Describe("vmi_launcher_memory_overhead_bytes",
+		"The memory that a launcher Pod requests beside the guest's.", "namespace", "name")
+	vmiVNIC = metrics.Describe("vmi_vnic_info", "1 for each network interface in the spec of a VMI.", vnicLabels...)
 )
 
 // Annotations that describe a guest. Templates of operating systems set them. Source: kubevirt/kubevirt
@@ -56,9 +58,11 @@ func collectVMI(o *objects, vmi *v1.VirtualMachineInstance, to chan<- prometheus
 		machine = vmi.Status.Machine.Type
 	}
 	to <- metrics.Gauge(vmiInfo, 1, node, vmi.Namespace, vmi.Name, strings.ToLower(string(vmi.Status.Phase)),
-		metrics.Text(vmi.Annotations[osAnnotation]), metrics.Text(vmi.Annotations[workloadAnnotation]), metrics.Text(vmi.Annotations[flavorAnnotation]),
+		metrics.Text(vmi.Annotations[osAnnotation]), metrics.Text(vmi.Annotations[workloadAnnotation]),
+		metrics.Text(vmi.Annotations[flavorAnnotation]),
 		o.types.ofVMI(reference.Instancetypes, vmi), o.types.ofVMI(reference.Preferences, vmi),
-		metrics.Text(guest.KernelRelease), metrics.Text(machine), metrics.Text(guest.Machine), metrics.Text(guest.Name), metrics.Text(guest.VersionID),
+		metrics.Text(guest.KernelRelease), metrics.Text(machine), metrics.Text(guest.Machine), metrics.Text(guest.Name),
+		metrics.Text(guest.VersionID),
 		strconv.FormatBool(evictable), strconv.FormatBool(isOutdated(vmi)), o.pods[placement{string(vmi.UID), node}])
 	to <- metrics.Gauge(nonEvictable, metrics.Bool(!evictable), node, vmi.Namespace, vmi.Name)
 	collectAddresses(vmi, to)
@@ -69,8 +73,8 @@ func collectVMI(o *objects, vmi *v1.VirtualMachineInstance, to chan<- prometheus
 	}
 }
 
-// isEvictable reports whether a drain of the VMI's node neither stops the VMI nor is blocked by it. A VMI that has to migrate is not
-// evictable until its agent has reported that it can migrate.
+// isEvictable reports whether a drain of the VMI's node neither stops the VMI nor is blocked by it. A VMI that has to
+// migrate is not evictable until its agent has reported that it can migrate.
 func isEvictable(vmi *v1.VirtualMachineInstance, fallback v1.EvictionStrategy) bool {
 	if eviction.StrategyOf(vmi, fallback) != v1.EvictionStrategyLiveMigrate {
 		return true
@@ -112,17 +116,23 @@ func ownerOf(pod *corev1.Pod) string {
 }
 
 var (
-	unset      = metrics.Describe("vmi_migrations_in_unset_phase", "Migrations that virt-controller has not reconciled yet.")
+	unset = metrics.Describe("vmi_migrations_in_unset_phase",
+		"Migrations that virt-controller has not reconciled yet.")
 	pending    = metrics.Describe("vmi_migrations_in_pending_phase", "Migrations that wait for a free slot.")
 	scheduling = metrics.Describe("vmi_migrations_in_scheduling_phase", "Migrations whose target Pod does not run yet.")
-	running    = metrics.Describe("vmi_migrations_in_running_phase", "Migrations from the target Pod's start to their end.")
-	succeeded  = metrics.Describe("vmi_migration_succeeded", "1 for each migration that succeeded and still exists.", "vmi", "vmim", "namespace")
-	failed     = metrics.Describe("vmi_migration_failed", "1 for each migration that failed and still exists.", "vmi", "vmim", "namespace")
-	started    = metrics.Describe("vmi_migration_start_time_seconds", "When the last migration of a VMI started to transfer, in Unix time.",
+	running    = metrics.Describe("vmi_migrations_in_running_phase",
+		"Migrations from the target Pod's start to their end.")
+	succeeded = metrics.Describe("vmi_migration_succeeded", "1 for each migration that succeeded and still exists.",
+		"vmi", "vmim", "namespace")
+	failed = metrics.Describe("vmi_migration_failed", "1 for each migration that failed and still exists.", "vmi",
+		"vmim", "namespace")
+	started = metrics.Describe("vmi_migration_start_time_seconds",
+		"When the last migration of a VMI started to transfer, in Unix time.",
 		"node", "namespace", "name", "migration_name")
 	ended = metrics.Describe("vmi_migration_end_time_seconds", "When the last migration of a VMI ended, in Unix time.",
 		"node", "namespace", "name", "migration_name", "status")
-	outdated = metrics.Describe("vmi_number_of_outdated", "Guests that run with a launcher other than the one that is configured.")
+	outdated = metrics.Describe("vmi_number_of_outdated",
+		"Guests that run with a launcher other than the one that is configured.")
 )
 
 func collectMigrations(migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric) {
@@ -150,7 +160,9 @@ func collectMigrations(migrations []v1.VirtualMachineInstanceMigration, to chan<
 }
 
 // collectMigrationTimes collects the times of the migrations of VMIs, and counts the VMIs with an outdated launcher.
-func collectMigrationTimes(vmis []v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric) {
+func collectMigrationTimes(
+	vmis []v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric,
+) {
 	names := make(map[types.UID]string, len(migrations))
 	for i := range migrations {
 		names[migrations[i].UID] = migrations[i].Name
@@ -166,10 +178,12 @@ func collectMigrationTimes(vmis []v1.VirtualMachineInstance, migrations []v1.Vir
 			continue
 		}
 		if m.StartTimestamp != nil {
-			to <- metrics.Gauge(started, float64(m.StartTimestamp.Unix()), vmi.Status.NodeName, vmi.Namespace, vmi.Name, names[m.MigrationUID])
+			to <- metrics.Gauge(started, float64(m.StartTimestamp.Unix()), vmi.Status.NodeName, vmi.Namespace, vmi.Name,
+				names[m.MigrationUID])
 		}
 		if m.EndTimestamp != nil {
-			to <- metrics.Gauge(ended, float64(m.EndTimestamp.Unix()), vmi.Status.NodeName, vmi.Namespace, vmi.Name, names[m.MigrationUID], outcome(m))
+			to <- metrics.Gauge(ended, float64(m.EndTimestamp.Unix()), vmi.Status.NodeName, vmi.Namespace, vmi.Name,
+				names[m.MigrationUID], outcome(m))
 		}
 	}
 	to <- metrics.Gauge(outdated, float64(old))

@@ -35,8 +35,8 @@ func migrationEnd(m *v1.VirtualMachineInstanceMigration) *v1.VirtualMachineInsta
 	return nil
 }
 
-// migration returns the trace of a migration that has ended. Target is the target's launcher Pod, and vmi the guest's VMI; both may
-// be nil.
+// migration returns the trace of a migration that has ended. Target is the target's launcher Pod, and vmi the guest's
+// VMI; both may be nil.
 func migration(m *v1.VirtualMachineInstanceMigration, target *corev1.Pod, vmi *v1.VirtualMachineInstance) *otlp.Span {
 	end := migrationEnd(m)
 	t := timeline{{string(v1.MigrationPhaseUnset), m.CreationTimestamp.Time}}
@@ -48,7 +48,8 @@ func migration(m *v1.VirtualMachineInstanceMigration, target *corev1.Pod, vmi *v
 	}
 	root := t.trace(migrationSpan, end.PhaseTransitionTimestamp.Time)
 	root.Attributes = append(root.Attributes, semconv.K8SNamespaceName(m.Namespace),
-		otlp.Text("kubevirt.vmi.name", m.Spec.VMIName), otlp.Text("kubevirt.migration.name", m.Name), otlp.Text("kubevirt.migration.uid", string(m.UID)))
+		otlp.Text("kubevirt.vmi.name", m.Spec.VMIName), otlp.Text("kubevirt.migration.name", m.Name),
+		otlp.Text("kubevirt.migration.uid", string(m.UID)))
 	if vmi != nil {
 		root.Attributes = append(root.Attributes, otlp.Text("kubevirt.vmi.uid", string(vmi.UID)))
 		root.Links = append(root.Links, startKey(vmi.UID))

@@ -27,7 +27,8 @@ const (
 // startKey is the key of the trace of a VMI's start.
 func startKey(vmi types.UID) string { return "start/" + string(vmi) }
 
-// startEnd returns the timestamp of the phase that ends the start of a VMI, or nil: its guest runs, or has failed to start.
+// startEnd returns the timestamp of the phase that ends the start of a VMI, or nil: its guest runs, or has failed to
+// start.
 func startEnd(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstancePhaseTransitionTimestamp {
 	for i := range vmi.Status.PhaseTransitionTimestamps {
 		switch stamp := &vmi.Status.PhaseTransitionTimestamps[i]; stamp.Phase {
@@ -38,8 +39,8 @@ func startEnd(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstancePhaseTra
 	return nil
 }
 
-// start returns the trace of a VMI whose start has ended. Pod is its launcher Pod, or nil; requested is when the VM's start was
-// requested, or zero if that is unknown or there is no VM.
+// start returns the trace of a VMI whose start has ended. Pod is its launcher Pod, or nil; requested is when the VM's
+// start was requested, or zero if that is unknown or there is no VM.
 func start(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, requested time.Time) *otlp.Span {
 	end := startEnd(vmi)
 	created := vmi.CreationTimestamp.Time
@@ -93,8 +94,8 @@ type step struct {
 // timeline is a sequence of states, each of which ends when the next one starts.
 type timeline []step
 
-// trace returns a span with one child for each state. The timestamps come from different clocks: a state that seems to start before its
-// predecessor has ended starts at that end.
+// trace returns a span with one child for each state. The timestamps come from different clocks: a state that seems to
+// start before its predecessor has ended starts at that end.
 func (t timeline) trace(name string, end time.Time) *otlp.Span {
 	root := &otlp.Span{Name: name, Start: t[0].since, End: t[0].since}
 	for i, s := range t {
@@ -118,12 +119,15 @@ func (t timeline) addPod(root *otlp.Span, phase string, pod *corev1.Pod) {
 	}
 	// Unlike the timestamps of phases, these are the ends of the steps and not their starts.
 	var ends []step
-	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized} {
-		if c := podstate.Condition(pod, kind); c != nil && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers,
+		corev1.PodInitialized} {
+		if c := podstate.Condition(pod, kind); c != nil && c.Status == corev1.ConditionTrue &&
+			!c.LastTransitionTime.IsZero() {
 			ends = append(ends, step{string(kind), c.LastTransitionTime.Time})
 		}
 	}
-	if compute := podstate.Compute(pod); compute != nil && compute.State.Running != nil && !compute.State.Running.StartedAt.IsZero() {
+	if compute := podstate.Compute(pod); compute != nil && compute.State.Running != nil &&
+		!compute.State.Running.StartedAt.IsZero() {
 		ends = append(ends, step{launcherSpan, compute.State.Running.StartedAt.Time})
 	}
 	slices.SortStableFunc(ends, func(a, b step) int { return a.since.Compare(b.since) })

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package tracing exports one trace for each start of a VMI and for each migration, when it has ended. It derives them from timestamps in
-// the objects, so no other package takes part in it.
+// Package tracing exports one trace for each start of a VMI and for each migration, when it has ended. It derives them
+// from timestamps in the objects, so no other package takes part in it.
 package tracing
 
 import (
@@ -34,12 +34,13 @@ type Watcher struct {
 	// started is when the Watcher started. What ended before may have been exported by another process.
 	started time.Time
 	mu      sync.Mutex
-	// requested contains the times at which starts of VMs were requested, by the VM's UID, until the VMI's start has ended.
+	// requested contains the times at which starts of VMs were requested, by the VM's UID, until the VMI's start has
+	// ended.
 	requested map[types.UID]time.Time
 }
 
-// creationSlack is by how much a request may appear to be later than the creation of its VMI, because creation times are whole seconds of
-// another clock.
+// creationSlack is by how much a request may appear to be later than the creation of its VMI, because creation times
+// are whole seconds of another clock.
 const creationSlack = 5 * time.Second
 
 // Exporter exports traces.
@@ -63,7 +64,10 @@ func (w *Watcher) Start(ctx context.Context) error {
 		},
 		&v1.VirtualMachineInstance{}: w.instances(ctx),
 		&v1.VirtualMachineInstanceMigration{}: toolscache.ResourceEventHandlerFuncs{
-			UpdateFunc: updates(func(before, after *v1.VirtualMachineInstanceMigration) { w.observeMigration(ctx, before, after) }),
+			UpdateFunc: updates(func(before,
+				after *v1.VirtualMachineInstanceMigration) {
+				w.observeMigration(ctx, before, after)
+			}),
 		},
 	} {
 		informer, err := w.Cache.GetInformer(ctx, object)
@@ -118,7 +122,8 @@ func deletions[T any](observe func(T)) func(any) {
 	}
 }
 
-// observeVM stores when a start of a VM is requested, which no object contains, and removes it when the request is withdrawn.
+// observeVM stores when a start of a VM is requested, which no object contains, and removes it when the request is
+// withdrawn.
 func (w *Watcher) observeVM(before, after *v1.VirtualMachine) {
 	switch {
 	case requestsStart(after) && !requestsStart(before), !after.Status.Created && wantsVMI(after) && !wantsVMI(before):
@@ -140,8 +145,8 @@ func (w *Watcher) forgetRequest(vm types.UID) {
 	delete(w.requested, vm)
 }
 
-// takeRequest returns when the start of a VMI's VM was requested, and removes it. A request that was made after the VMI was created is for
-// the next VMI, and is kept.
+// takeRequest returns when the start of a VMI's VM was requested, and removes it. A request that was made after the VMI
+// was created is for the next VMI, and is kept.
 func (w *Watcher) takeRequest(vmi *v1.VirtualMachineInstance) time.Time {
 	vm := vmistatus.VMOf(vmi)
 	if vm == nil {
@@ -160,7 +165,8 @@ func (w *Watcher) takeRequest(vmi *v1.VirtualMachineInstance) time.Time {
 // wantsVMI reports whether the run strategy of a VM creates a VMI without a request.
 func wantsVMI(vm *v1.VirtualMachine) bool {
 	strategy, err := vm.RunStrategy()
-	return err == nil && (strategy == v1.RunStrategyAlways || strategy == v1.RunStrategyRerunOnFailure || strategy == v1.RunStrategyOnce)
+	return err == nil && (strategy == v1.RunStrategyAlways || strategy == v1.RunStrategyRerunOnFailure ||
+		strategy == v1.RunStrategyOnce)
 }
 
 func requestsStart(vm *v1.VirtualMachine) bool {
@@ -186,7 +192,8 @@ func (w *Watcher) observeVMI(ctx context.Context, before, after *v1.VirtualMachi
 	if end.PhaseTransitionTimestamp.Time.Before(w.started) {
 		return
 	}
-	w.Exporter.Export(ctx, startKey(after.UID), start(after, w.pod(ctx, after.Namespace, podspec.PodName(after)), requested))
+	w.Exporter.Export(ctx, startKey(after.UID),
+		start(after, w.pod(ctx, after.Namespace, podspec.PodName(after)), requested))
 }
 
 func (w *Watcher) observeMigration(ctx context.Context, before, after *v1.VirtualMachineInstanceMigration) {
@@ -195,7 +202,8 @@ func (w *Watcher) observeMigration(ctx context.Context, before, after *v1.Virtua
 		return
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	if err := w.Cache.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.VMIName}, vmi, client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.Cache.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.VMIName}, vmi,
+		client.UnsafeDisableDeepCopy); err != nil {
 		vmi = nil
 	}
 	var target *corev1.Pod
@@ -208,7 +216,8 @@ func (w *Watcher) observeMigration(ctx context.Context, before, after *v1.Virtua
 // pod returns a Pod of the cache, or nil.
 func (w *Watcher) pod(ctx context.Context, namespace, name string) *corev1.Pod {
 	pod := &corev1.Pod{}
-	if err := w.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod, client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod,
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	return pod

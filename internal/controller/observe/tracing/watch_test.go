@@ -75,7 +75,8 @@ func newWorld(t *testing.T, cached ...client.Object) *world {
 	}
 	clock := clocktesting.NewFakePassiveClock(noon)
 	w := &world{t: t, clock: clock, collector: collector, Watcher: &Watcher{
-		Cache: objects{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached...).Build()}, Exporter: exporter, Clock: clock,
+		Cache: objects{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached...).Build()}, Exporter: exporter,
+		Clock: clock,
 	}}
 	w.prepare()
 	return w
@@ -137,7 +138,8 @@ func pod(name string) *corev1.Pod {
 				podCondition(corev1.PodScheduled, corev1.ConditionTrue, 3),
 			},
 			ContainerStatuses: []corev1.ContainerStatus{{
-				Name: launcherpod.ComputeContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(8)}},
+				Name:  launcherpod.ComputeContainer,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(8)}},
 			}},
 		},
 	}
@@ -173,7 +175,8 @@ func TestStart(t *testing.T) {
 func TestStartFails(t *testing.T) {
 	before := vmi(v1.Pending, 0, v1.Scheduling, 2)
 	after := vmi(v1.Pending, 0, v1.Scheduling, 2, v1.Failed, 30).
-		Condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "no\x1b space"+strings.Repeat(".", 1000)).
+		Condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning",
+			"no\x1b space"+strings.Repeat(".", 1000)).
 		With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "Crash" })
 	w := newWorld(t)
 	w.observeVMI(t.Context(), before.Obj(), after.Obj())
@@ -187,7 +190,8 @@ func TestStartFails(t *testing.T) {
 // The stamps come from the clocks of the API server, virt-controller and the node.
 func TestStartWithUnequalClocks(t *testing.T) {
 	w := newWorld(t)
-	w.observeVMI(t.Context(), vmi(v1.Pending, -3).Obj(), vmi(v1.Pending, -3, v1.Scheduling, 5, v1.Scheduled, 4, v1.Running, 2).Obj())
+	w.observeVMI(t.Context(), vmi(v1.Pending, -3).Obj(),
+		vmi(v1.Pending, -3, v1.Scheduling, 5, v1.Scheduled, 4, v1.Running, 2).Obj())
 	w.expect("VirtualMachineInstance start 0-5", "  Pending 0-5", "  Scheduling 5-5", "  Scheduled 5-5")
 }
 
@@ -204,7 +208,8 @@ func TestNothingTwice(t *testing.T) {
 }
 
 func TestRequestedStart(t *testing.T) {
-	vm := builder.MakeVM("vm").UID("vm-uid").Strategy(v1.RunStrategyHalted).With(func(vm *v1.VirtualMachine) { vm.CreationTimestamp = at(-9) }).Obj()
+	vm := builder.MakeVM("vm").UID("vm-uid").Strategy(v1.RunStrategyHalted).With(
+		func(vm *v1.VirtualMachine) { vm.CreationTimestamp = at(-9) }).Obj()
 	with := func(change func(*v1.VirtualMachine)) *v1.VirtualMachine {
 		changed := vm.DeepCopy()
 		change(changed)
@@ -212,7 +217,8 @@ func TestRequestedStart(t *testing.T) {
 	}
 	always := func(vm *v1.VirtualMachine) { vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways) }
 	requested := with(func(vm *v1.VirtualMachine) {
-		vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}, {Action: v1.StartRequest}}
+		vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest},
+			{Action: v1.StartRequest}}
 	})
 	stopped := with(func(vm *v1.VirtualMachine) {
 		vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}}
@@ -257,11 +263,14 @@ func TestRequestedStart(t *testing.T) {
 
 // A VMI that is deleted before its guest runs takes the request with it. A later request is for the VMI after it.
 func TestRequestIsForOneVMI(t *testing.T) {
-	halted := builder.MakeVM("vm").UID("vm-uid").Strategy(v1.RunStrategyHalted).With(func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj()
+	halted := builder.MakeVM("vm").UID("vm-uid").Strategy(v1.RunStrategyHalted).With(
+		func(vm *v1.VirtualMachine) { vm.Status.Created = true }).Obj()
 	wanted, restart := halted.DeepCopy(), halted.DeepCopy()
 	wanted.Spec.RunStrategy, wanted.Status.Created = ptr.To(v1.RunStrategyAlways), false
-	restart.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest}, {Action: v1.StartRequest}}
-	first := vmi(v1.Pending, -90).OwnedBy(halted).With(func(vmi *v1.VirtualMachineInstance) { vmi.CreationTimestamp = at(-99) }).Obj()
+	restart.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{{Action: v1.StopRequest},
+		{Action: v1.StartRequest}}
+	first := vmi(v1.Pending,
+		-90).OwnedBy(halted).With(func(vmi *v1.VirtualMachineInstance) { vmi.CreationTimestamp = at(-99) }).Obj()
 	failed := first.DeepCopy()
 	failed.Status.PhaseTransitionTimestamps[0].Phase = v1.Failed
 	for name, tc := range map[string]struct {
@@ -324,7 +333,8 @@ func TestMigration(t *testing.T) {
 	start, end := at(11), at(20)
 	after := migrated(append(phases, v1.MigrationSucceeded, 21)...).Obj()
 	after.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
-		StartTimestamp: &start, EndTimestamp: &end, SourceNode: "node-0", TargetNode: "node-1", TargetPod: "target", Mode: v1.MigrationPreCopy, Completed: true,
+		StartTimestamp: &start, EndTimestamp: &end, SourceNode: "node-0", TargetNode: "node-1", TargetPod: "target",
+		Mode: v1.MigrationPreCopy, Completed: true,
 	}
 	w.observeMigration(t.Context(), migrated(phases...).Obj(), after)
 	w.observeMigration(t.Context(), after, after)
@@ -365,7 +375,8 @@ func TestMigrationFails(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.observeMigration(t.Context(), migrated(phases...).Obj(), after)
-	spans := w.expect("VirtualMachineInstance migration 0-7!", "  Pending 0-2", "  Scheduling 2-4", "  Transfer 4-6!", "  Running 4-7!")
+	spans := w.expect("VirtualMachineInstance migration 0-7!", "  Pending 0-2", "  Scheduling 2-4", "  Transfer 4-6!",
+		"  Running 4-7!")
 	if got := spans[migrationSpan].Error; got != "the connection broke" {
 		t.Errorf("reason %q", got)
 	}
@@ -373,6 +384,7 @@ func TestMigrationFails(t *testing.T) {
 
 func TestMigrationFailsBeforeItStarts(t *testing.T) {
 	w := newWorld(t)
-	w.observeMigration(t.Context(), migrated(v1.MigrationPending, 0).Obj(), migrated(v1.MigrationPending, 0, v1.MigrationFailed, 7).Obj())
+	w.observeMigration(t.Context(), migrated(v1.MigrationPending, 0).Obj(),
+		migrated(v1.MigrationPending, 0, v1.MigrationFailed, 7).Obj())
 	w.expect("VirtualMachineInstance migration 0-7!", "  Pending 0-7!")
 }

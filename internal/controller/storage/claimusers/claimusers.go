@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package claimusers finds the Pods that use claims. Launcher Pods are in the manager's cache. All others are read from the API server, and
-// tenants decide how many there are and how large. So they are read in small pages, in one scan of a namespace at a time, and what was
-// found is used again for a moment.
+// Package claimusers finds the Pods that use claims. Launcher Pods are in the manager's cache. All others are read from
+// the API server, and tenants decide how many there are and how large. So they are read in small pages, in one scan of
+// a namespace at a time, and what was found is used again for a moment.
 package claimusers
 
 import (
@@ -55,14 +55,16 @@ func ClaimsOf(pod *corev1.Pod) []string {
 // Launchers returns the launcher Pods in a cache that use a claim. They belong to the cache and must not be changed.
 func Launchers(ctx context.Context, cached client.Reader, namespace, claim string) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
-	err := cached.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{Index: claim}, client.UnsafeDisableDeepCopy)
+	err := cached.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{Index: claim},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("list the launcher Pods that use PersistentVolumeClaim %s/%s: %w", namespace, claim, err)
 	}
 	return list.Items, nil
 }
 
-// ErrBusy is the outcome of a reconciliation that waits for another one of its namespace, which scans the Pods. It takes no worker meanwhile.
+// ErrBusy is the outcome of a reconciliation that waits for another one of its namespace, which scans the Pods. It
+// takes no worker meanwhile.
 var ErrBusy error = &outcome.Requeue{After: busyRetry}
 
 // busyRetry is the delay after ErrBusy.
@@ -80,9 +82,10 @@ type Scanner struct {
 	Recent *Recent
 }
 
-// Used returns which of the claims are used, each with the name of a Pod. It stops at the first page with such a Pod, so others may be
-// missing. It uses a result that is younger than ResultTTL, or than maxAge if it is to prove that no Pod uses a claim. While another scan of the
-// namespace runs, it returns ErrBusy, so that no namespace takes more than one worker.
+// Used returns which of the claims are used, each with the name of a Pod. It stops at the first page with such a Pod,
+// so others may be missing. It uses a result that is younger than ResultTTL, or than maxAge if it is to prove that no
+// Pod uses a claim. While another scan of the namespace runs, it returns ErrBusy, so that no namespace takes more than
+// one worker.
 func (s Scanner) Used(
 	ctx context.Context, namespace string, claims []string, now time.Time, maxAge time.Duration,
 ) (map[string]string, error) {
@@ -102,8 +105,8 @@ func (s Scanner) Used(
 	return result.used(claims), nil
 }
 
-// scan reads the Pods of a namespace until one uses one of the claims. It also notes which of the other claims of the namespace are used.
-// Pods may name any number of claims that do not exist, which are not noted.
+// scan reads the Pods of a namespace until one uses one of the claims. It also notes which of the other claims of the
+// namespace are used. Pods may name any number of claims that do not exist, which are not noted.
 func (s Scanner) scan(ctx context.Context, namespace string, claims []string) (result, error) {
 	existing := &corev1.PersistentVolumeClaimList{}
 	if err := s.Cached.List(ctx, existing, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -128,7 +131,9 @@ func (s Scanner) scan(ctx context.Context, namespace string, claims []string) (r
 }
 
 // readPage notes which claims are used by the Pods of a page, and returns where the next page begins, or "".
-func (s Scanner) readPage(ctx context.Context, namespace, from string, users map[string]string) (next string, err error) {
+func (s Scanner) readPage(
+	ctx context.Context, namespace, from string, users map[string]string,
+) (next string, err error) {
 	select {
 	case reading <- struct{}{}:
 	case <-ctx.Done():
@@ -137,7 +142,8 @@ func (s Scanner) readPage(ctx context.Context, namespace, from string, users map
 	defer func() { <-reading }()
 	list := &corev1.PodList{}
 	selected := client.MatchingFieldsSelector{Selector: s.Selector}
-	if err := s.API.List(ctx, list, client.InNamespace(namespace), selected, client.Limit(page), client.Continue(from)); err != nil {
+	if err := s.API.List(ctx, list, client.InNamespace(namespace), selected, client.Limit(page),
+		client.Continue(from)); err != nil {
 		return "", err
 	}
 	for i := range list.Items {
@@ -191,8 +197,8 @@ func (r result) lookUp(claims []string, now time.Time, maxAge time.Duration) (us
 	return used, true
 }
 
-// isYounger reports whether the scan began less than an age ago. Another worker's may have begun a little later than now. After the clock
-// was put back, none is young.
+// isYounger reports whether the scan began less than an age ago. Another worker's may have begun a little later than
+// now. After the clock was put back, none is young.
 func (r result) isYounger(age time.Duration, now time.Time) bool { return now.Sub(r.began).Abs() < age }
 
 // Recent are the results of recent scans by namespace. Its zero value is ready to use.

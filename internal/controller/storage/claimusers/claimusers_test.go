@@ -103,7 +103,8 @@ func scannerOf(api client.Reader, claims ...string) Scanner {
 		objects = append(objects, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: claim}})
 	}
 	return Scanner{
-		Cached: fake.NewClientBuilder().WithObjects(objects...).Build(), API: api, Selector: podstate.NotTerminal, Recent: &Recent{},
+		Cached: fake.NewClientBuilder().WithObjects(objects...).Build(), API: api, Selector: podstate.NotTerminal,
+		Recent: &Recent{},
 	}
 }
 
@@ -123,11 +124,13 @@ func expectPages(t *testing.T, api *pods, want int) {
 
 // A tenant decides how many Pods there are and how large. Neither a response nor what is kept may grow with them.
 func TestManyPods(t *testing.T) {
-	api := &pods{all: slices.Concat(hostile(3*page+1), []corev1.Pod{using("user", "data"), using("other", "data", "more")}, hostile(2*page))}
+	api := &pods{all: slices.Concat(hostile(3*page+1), []corev1.Pod{using("user", "data"), using("other", "data", "more")},
+		hostile(2*page))}
 	s := scannerOf(api, "data", "more", "unused")
 	expectUsed(t, s, at(0), MaxProofAge, []string{"data", "unused"}, map[string]string{"data": "user"})
 	expectPages(t, api, 4)
-	if kept := s.Recent.results["a"].users; !maps.Equal(kept, map[string]string{"data": "user", "more": "other", "unused": ""}) {
+	if kept := s.Recent.results["a"].users; !maps.Equal(kept,
+		map[string]string{"data": "user", "more": "other", "unused": ""}) {
 		t.Errorf("kept %v", kept)
 	}
 	expectUsed(t, s, at(0), MaxProofAge, []string{"unused"}, map[string]string{})
@@ -175,7 +178,8 @@ func TestResultsAreKept(t *testing.T) {
 
 // A scan that found a use early does not prove that other claims are not used.
 func TestIncompleteScan(t *testing.T) {
-	api := &pods{all: slices.Concat([]corev1.Pod{using("first", "data")}, hostile(page), []corev1.Pod{using("last", "more")})}
+	api := &pods{all: slices.Concat([]corev1.Pod{using("first", "data")}, hostile(page),
+		[]corev1.Pod{using("last", "more")})}
 	s := scannerOf(api, "data", "more")
 	expectUsed(t, s, at(0), ResultTTL, []string{"data"}, map[string]string{"data": "first"})
 	expectPages(t, api, 1)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package datavolume reads the DataVolumes of the Containerized Data Importer, which is optional and may be installed or removed while
-// virt-controller runs.
+// Package datavolume reads the DataVolumes of the Containerized Data Importer, which is optional and may be installed
+// or removed while virt-controller runs.
 package datavolume
 
 import (
@@ -36,7 +36,8 @@ func Usable(dv *cdi.DataVolume) bool {
 	return dv.Status.Phase == cdi.DataVolumeSucceeded || dv.Status.Phase == cdi.DataVolumePendingPopulation
 }
 
-// WaitsForConsumer reports whether the claim is filled only after a Pod has used it, which must not be the VM's launcher Pod.
+// WaitsForConsumer reports whether the claim is filled only after a Pod has used it, which must not be the VM's
+// launcher Pod.
 func WaitsForConsumer(dv *cdi.DataVolume) bool {
 	return dv.Status.Phase == cdi.DataVolumeWaitForFirstConsumer
 }
@@ -76,9 +77,11 @@ func ExceedsQuota(dv *cdi.DataVolume) string {
 	return fmt.Sprintf("DataVolume %s importer is not running due to an error: %s", dv.Name, bound.Message)
 }
 
-// Filled reports whether a claim has its content: no DataVolume owns it, or the importer has filled it. Otherwise, problem says what users
-// have to do, or is empty if they only have to wait.
-func Filled(ctx context.Context, reader Reader, claim *corev1.PersistentVolumeClaim) (filled bool, problem string, err error) {
+// Filled reports whether a claim has its content: no DataVolume owns it, or the importer has filled it. Otherwise,
+// problem says what users have to do, or is empty if they only have to wait.
+func Filled(
+	ctx context.Context, reader Reader, claim *corev1.PersistentVolumeClaim,
+) (filled bool, problem string, err error) {
 	owner := metav1.GetControllerOf(claim)
 	if owner == nil || owner.Kind != "DataVolume" || owner.APIVersion != cdi.GroupVersion.String() {
 		return true, "", nil
@@ -105,12 +108,13 @@ var ErrNotInstalled = errors.New("the cluster has no DataVolumes (there is no Cu
 
 // Reader reads DataVolumes.
 type Reader interface {
-	// Get reads a DataVolume. It returns ErrNotInstalled if the cluster has no DataVolumes, and NotFound if this one does not exist.
+	// Get reads a DataVolume. It returns ErrNotInstalled if the cluster has no DataVolumes, and NotFound if this one does
+	// not exist.
 	Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error)
 }
 
-// Change is the key of a DataVolume that was created, changed or deleted. It is empty if the CustomResourceDefinition of DataVolumes
-// was installed or removed.
+// Change is the key of a DataVolume that was created, changed or deleted. It is empty if the CustomResourceDefinition
+// of DataVolumes was installed or removed.
 type Change = optional.Change
 
 // Source enqueues objects when DataVolumes change.
@@ -135,8 +139,8 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume,
 	return clientReader{reader}.Get(ctx, key)
 }
 
-// List returns the DataVolumes of a namespace. They belong to the cache and must not be changed. It returns ErrNotInstalled if the cluster
-// has no DataVolumes, and optional.ErrUnknown until that is known.
+// List returns the DataVolumes of a namespace. They belong to the cache and must not be changed. It returns
+// ErrNotInstalled if the cluster has no DataVolumes, and optional.ErrUnknown until that is known.
 func (s *Store) List(ctx context.Context, namespace string) ([]cdi.DataVolume, error) {
 	reader, err := s.Reader()
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	condition := func(kind cdi.DataVolumeConditionType, status corev1.ConditionStatus, reason string) []cdi.DataVolumeCondition {
+	condition := func(kind cdi.DataVolumeConditionType, status corev1.ConditionStatus,
+		reason string) []cdi.DataVolumeCondition {
 		return []cdi.DataVolumeCondition{{Type: kind, Status: status, Reason: reason, Message: "because"}}
 	}
 	for name, tc := range map[string]struct {
@@ -46,10 +47,12 @@ func TestJudge(t *testing.T) {
 			provisioning: true, problem: "because",
 		},
 		"completed": {
-			phase: cdi.DataVolumeSucceeded, conditions: condition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Completed"), usable: true,
+			phase: cdi.DataVolumeSucceeded, conditions: condition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Completed"),
+			usable: true,
 		},
 		"exceeds a quota": {
-			phase: cdi.DataVolumePending, conditions: condition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota"),
+			phase:        cdi.DataVolumePending,
+			conditions:   condition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota"),
 			provisioning: true, quota: "because",
 		},
 	} {
@@ -107,10 +110,12 @@ func TestFilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "root"}}
 			if tc.owner != "" {
-				claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(claim, cdi.GroupVersion.WithKind(tc.owner))}
+				claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(claim,
+					cdi.GroupVersion.WithKind(tc.owner))}
 			}
 			got, problem, err := Filled(t.Context(), tc.reader, claim)
-			if got != tc.want || (problem == "") != (tc.problem == "") || !strings.Contains(problem, tc.problem) || !errors.Is(err, tc.err) {
+			if got != tc.want || (problem == "") != (tc.problem == "") || !strings.Contains(problem, tc.problem) ||
+				!errors.Is(err, tc.err) {
 				t.Errorf("got %t, %q, %v", got, problem, err)
 			}
 		})

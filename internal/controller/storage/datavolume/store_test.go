@@ -123,7 +123,8 @@ func (c *cluster) expectEnqueued(key string) {
 }
 
 func (c *cluster) install() {
-	_, err := envtest.InstallCRDs(c.env.Config, apiserver.Install(filepath.Join("..", "..", "..", "..", "test", "importer")))
+	_, err := envtest.InstallCRDs(c.env.Config,
+		apiserver.Install(filepath.Join("..", "..", "..", "..", "test", "importer")))
 	c.Expect(err).NotTo(HaveOccurred())
 }
 

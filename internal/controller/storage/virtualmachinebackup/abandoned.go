@@ -21,16 +21,17 @@ import (
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
-// Abandoned removes from VMIs what backups have left there that were removed by force, without their finalizer: migrations and other
-// backups would wait for it until the guest ends. It reconciles VMIs, because nothing else has the UID of such a backup, which may have been
-// removed while virt-controller was not running.
+// Abandoned removes from VMIs what backups have left there that were removed by force, without their finalizer:
+// migrations and other backups would wait for it until the guest ends. It reconciles VMIs, because nothing else has the
+// UID of such a backup, which may have been removed while virt-controller was not running.
 type Abandoned struct{ *Reconciler }
 
 func (a Abandoned) setupWithManager(mgr ctrl.Manager) error {
 	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("abandonedbackup").
 		For(&v1.VirtualMachineInstance{}, builder.WithPredicates(isInUse, backupChanged)).
-		Watches(&v1alpha1.VirtualMachineBackup{}, handler.EnqueueRequestsFromMapFunc(a.guestsOf), builder.WithPredicates(isAbandoned)).
+		Watches(&v1alpha1.VirtualMachineBackup{}, handler.EnqueueRequestsFromMapFunc(a.guestsOf),
+			builder.WithPredicates(isAbandoned)).
 		WithOptions(kit.Fair(workers)), a)
 }
 
@@ -57,7 +58,8 @@ func (a Abandoned) without(ctx context.Context, vmi *v1.VirtualMachineInstance) 
 	var uids []string
 	for _, uid := range plan.Holders(vmi) {
 		backups := &v1alpha1.VirtualMachineBackupList{}
-		if err := a.Client.List(ctx, backups, client.InNamespace(vmi.Namespace), client.MatchingFields{UIDIndex: uid}); err != nil {
+		if err := a.Client.List(ctx, backups, client.InNamespace(vmi.Namespace),
+			client.MatchingFields{UIDIndex: uid}); err != nil {
 			return nil, fmt.Errorf("list the VirtualMachineBackups of namespace %s with the UID %s: %w", vmi.Namespace, uid, err)
 		}
 		if len(backups.Items) == 0 {
@@ -67,17 +69,20 @@ func (a Abandoned) without(ctx context.Context, vmi *v1.VirtualMachineInstance) 
 	return uids, nil
 }
 
-// cleanUpAbandoned takes the next step for each backup that has something in the VMI and is gone. The backups are read from the API server
-// after the VMI: the cache may lack a new one, while one that has written to the VMI existed before that.
+// cleanUpAbandoned takes the next step for each backup that has something in the VMI and is gone. The backups are read
+// from the API server after the VMI: the cache may lack a new one, while one that has written to the VMI existed before
+// that.
 func (s *scope) cleanUpAbandoned(ctx context.Context) error {
 	holders := plan.Holders(s.vmi)
-	backups, err := kit.Current[v1alpha1.VirtualMachineBackup](ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackup"),
+	backups, err := kit.Current[v1alpha1.VirtualMachineBackup](ctx, s.APIReader,
+		v1alpha1.GroupVersion.WithKind("VirtualMachineBackup"),
 		s.vmi.Namespace, nil, func(b metav1.Object) bool { return slices.Contains(holders, string(b.GetUID())) })
 	if err != nil {
 		return err
 	}
 	for _, uid := range holders {
-		if slices.ContainsFunc(backups, func(b v1alpha1.VirtualMachineBackup) bool { return string(b.UID) == uid && isUnfinished(&b) }) {
+		if slices.ContainsFunc(backups,
+			func(b v1alpha1.VirtualMachineBackup) bool { return string(b.UID) == uid && isUnfinished(&b) }) {
 			continue
 		}
 		before := s.vmi
@@ -85,7 +90,8 @@ func (s *scope) cleanUpAbandoned(ctx context.Context) error {
 			return client.IgnoreNotFound(err)
 		}
 		if s.vmi != before {
-			ctrl.LoggerFrom(ctx).Info("Removing what a VirtualMachineBackup has left that was removed without its finalizer", "uid", uid)
+			ctrl.LoggerFrom(ctx).Info("Removing what a VirtualMachineBackup has left that was removed without its finalizer",
+				"uid", uid)
 		}
 	}
 	return nil
@@ -100,5 +106,7 @@ func (a Abandoned) guestsOf(ctx context.Context, backup client.Object) []ctrl.Re
 // isInUse passes VMIs in which a backup has something that others wait for.
 var isInUse = kit.Objects(func(vmi *v1.VirtualMachineInstance) bool { return len(plan.Holders(vmi)) > 0 })
 
-// isAbandoned passes backups that are gone, or that do not remove what they have in a VMI any more. At the start, all VMIs are new.
-var isAbandoned = kit.ExceptCreations(kit.Updates(func(_, after *v1alpha1.VirtualMachineBackup) bool { return !isUnfinished(after) }))
+// isAbandoned passes backups that are gone, or that do not remove what they have in a VMI any more. At the start, all
+// VMIs are new.
+var isAbandoned = kit.ExceptCreations(
+	kit.Updates(func(_, after *v1alpha1.VirtualMachineBackup) bool { return !isUnfinished(after) }))

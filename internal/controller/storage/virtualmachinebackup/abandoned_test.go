@@ -73,7 +73,8 @@ func TestAbandoned(t *testing.T) {
 	world := func(initial ...client.Object) client.WithWatch {
 		// The tracker is one without managed fields, which it cannot deduce for a VMI.
 		tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-		return fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&v1.VirtualMachineInstance{}).WithObjects(initial...).
+		return fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(
+			&v1.VirtualMachineInstance{}).WithObjects(initial...).
 			WithIndex(&v1alpha1.VirtualMachineBackup{}, UIDIndex, func(o client.Object) []string {
 				b, _ := o.(*v1alpha1.VirtualMachineBackup)
 				return UnfinishedUID(b)
@@ -113,7 +114,8 @@ func TestAbandoned(t *testing.T) {
 			}
 			a := Abandoned{&Reconciler{Client: stale{live, cached}, APIReader: live}}
 			for range 5 {
-				if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(heldBy())}); err != nil {
+				if _, err := a.Reconcile(t.Context(),
+					ctrl.Request{NamespacedName: client.ObjectKeyFromObject(heldBy())}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -125,14 +127,16 @@ func TestAbandoned(t *testing.T) {
 			for _, volume := range vmi.Spec.UtilityVolumes {
 				volumes = append(volumes, volume.Name)
 			}
-			if intent := vmi.Status.DiskBackup; intent == nil || intent.Canceled != tc.canceled || !slices.Equal(volumes, tc.volumes) {
+			if intent := vmi.Status.DiskBackup; intent == nil || intent.Canceled != tc.canceled ||
+				!slices.Equal(volumes, tc.volumes) {
 				t.Errorf("the intent is %+v, and the volumes are %v", intent, volumes)
 			}
 		})
 	}
 	t.Run("no VMI", func(t *testing.T) {
 		api := world()
-		if _, err := (Abandoned{&Reconciler{Client: api, APIReader: api}}).Reconcile(t.Context(), ctrl.Request{}); err != nil {
+		if _, err := (Abandoned{&Reconciler{Client: api, APIReader: api}}).Reconcile(t.Context(),
+			ctrl.Request{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -156,7 +160,8 @@ func TestEventsOfAbandonedBackups(t *testing.T) {
 	if isInUse.Create(event.CreateEvent{Object: heldBy()}) || !isInUse.Create(event.CreateEvent{Object: heldBy("b")}) {
 		t.Error("not the VMIs are passed in which a backup has something")
 	}
-	if isAbandoned.Create(event.CreateEvent{Object: backupNamed("b")}) || !isAbandoned.Delete(event.DeleteEvent{Object: backupNamed("b")}) {
+	if isAbandoned.Create(event.CreateEvent{Object: backupNamed("b")}) ||
+		!isAbandoned.Delete(event.DeleteEvent{Object: backupNamed("b")}) {
 		t.Error("not the backups are passed that are gone")
 	}
 	for name, tc := range map[string]struct {

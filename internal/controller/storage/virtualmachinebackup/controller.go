@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachinebackup carries out VirtualMachineBackups: it attaches the claim, requests the freeze and the backup from the agent,
-// and reports how it ended. Package internal/decide/backup/plan decides; this package reads what the decision depends on, and applies it.
+// Package virtualmachinebackup carries out VirtualMachineBackups: it attaches the claim, requests the freeze and the
+// backup from the agent, and reports how it ended. Package internal/decide/backup/plan decides; this package reads what
+// the decision depends on, and applies it.
 package virtualmachinebackup
 
 import (
@@ -24,7 +25,8 @@ import (
 	"github.com/vireo-project/vireo/internal/outcome"
 )
 
-// workers is how many backups are reconciled at the same time, KubeVirt's value. As many trackers are, and VMIs that backups have abandoned.
+// workers is how many backups are reconciled at the same time, KubeVirt's value. As many trackers are, and VMIs that
+// backups have abandoned.
 const workers = 3
 
 // Pods reads the Pods of exporters and enqueues their backups.
@@ -76,9 +78,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.VirtualMachineBackup{}).
 		Watches(&v1alpha1.VirtualMachineBackupTracker{}, handler.EnqueueRequestsFromMapFunc(r.ofTracker)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.ofSource), builder.WithPredicates(vmComesOrGoes)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofGuest), builder.WithPredicates(backupChanged)).
-		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(migrationMatters)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim), builder.WithPredicates(claimComesOrGoes)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofGuest),
+			builder.WithPredicates(backupChanged)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration),
+			builder.WithPredicates(migrationMatters)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim),
+			builder.WithPredicates(claimComesOrGoes)).
 		Watches(&exportv1.VirtualMachineExport{}, handler.EnqueueRequestsFromMapFunc(ofExport)).
 		WatchesRawSource(r.Pods.Source(ofExporter)).
 		WithOptions(kit.Fair(workers)), r)

@@ -59,7 +59,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 	record := func(stage backup.Stage, problem string) {
 		GinkgoHelper()
 		guest(func(s *v1.VirtualMachineInstanceStatus) {
-			s.DiskBackupRecord = backup.Record{ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Problem: problem}.Status()
+			s.DiskBackupRecord = backup.Record{ID: string(of.UID), Stage: stage, StartedAt: time.Now(),
+				Problem: problem}.Status()
 		})
 	}
 	mounted := func(mounted bool) {
@@ -98,10 +99,12 @@ var _ = Describe("A VirtualMachineBackup", func() {
 	It("copies the disks to the claim, and leaves nothing in the VMI", func() {
 		reconcile()
 		Expect(ExpectExists(vmi).Spec.UtilityVolumes).To(ConsistOf(And(
-			HaveField("Name", plan.VolumeName(of)), HaveField("ClaimName", "backups"), HaveField("Type", HaveValue(Equal(v1.Backup))))))
+			HaveField("Name", plan.VolumeName(of)), HaveField("ClaimName", "backups"),
+			HaveField("Type", HaveValue(Equal(v1.Backup))))))
 		mounted(true)
 		Expect(ExpectExists(vmi).Status.DiskBackup).To(And(
-			HaveField("ID", string(of.UID)), HaveField("Volumes", ConsistOf("root")), HaveField("Directory", HavePrefix("vm/b-"))))
+			HaveField("ID", string(of.UID)), HaveField("Volumes", ConsistOf("root")),
+			HaveField("Directory", HavePrefix("vm/b-"))))
 		record(backup.Running, "")
 		Expect(conditionOf(backupv1alpha1.ConditionProgressing).Reason).To(Equal(backupv1alpha1.ReasonInitiated))
 		record(backup.Succeeded, "")
@@ -110,10 +113,13 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		mounted(false)
 		Expect(conditionOf(backupv1alpha1.ConditionComplete).Status).To(Equal(metav1.ConditionTrue))
 		Expect(of.Status.Type).To(Equal(backupv1alpha1.Full))
-		Expect(of.Status.IncludedVolumes).To(ConsistOf(backupv1alpha1.BackupVolumeInfo{VolumeName: "root", DiskTarget: "vda"}))
+		Expect(of.Status.IncludedVolumes).To(
+			ConsistOf(backupv1alpha1.BackupVolumeInfo{VolumeName: "root", DiskTarget: "vda"}))
 		Expect(of.Finalizers).To(BeEmpty())
 		Expect(ExpectExists(vmi).Status.DiskBackup).To(BeNil())
-		Expect(events.Take()).To(ConsistOf(HavePrefix("Normal VirtualMachineBackupInitiated"), HavePrefix("Normal VirtualMachineBackupCompletedSuccessfully")))
+		Expect(events.Take()).To(
+			ConsistOf(HavePrefix("Normal VirtualMachineBackupInitiated"),
+				HavePrefix("Normal VirtualMachineBackupCompletedSuccessfully")))
 		By("doing nothing more")
 		before := versionOf(of)
 		reconcile()
@@ -130,14 +136,17 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		other := &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "other"}}
 		other.Spec = tracker.Spec
 		Expect(K8sClient.Create(ctx, other)).To(Succeed())
-		r.Client.(*Writes).StaleList = &backupv1alpha1.VirtualMachineBackupTrackerList{Items: []backupv1alpha1.VirtualMachineBackupTracker{*other}}
+		r.Client.(*Writes).StaleList = &backupv1alpha1.VirtualMachineBackupTrackerList{
+			Items: []backupv1alpha1.VirtualMachineBackupTracker{*other}}
 		before := client.MergeFrom(other.DeepCopy())
-		other.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{Name: "of-other"}}
+		other.Status = &backupv1alpha1.VirtualMachineBackupTrackerStatus{
+			LatestCheckpoint: &backupv1alpha1.BackupCheckpoint{Name: "of-other"}}
 		Expect(K8sClient.Status().Patch(ctx, other, before)).To(Succeed())
 		since := ""
 		for _, name := range []string{"first", "second"} {
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
-			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+				Kind: "VirtualMachineBackupTracker", Name: "t"}
 			of.Spec.PvcName = ptr.To("backups")
 			Expect(K8sClient.Create(ctx, of)).To(Succeed())
 			reconcile()
@@ -151,7 +160,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 					ID: intent.ID, Stage: backup.Succeeded, StartedAt: time.Now(), Checkpoint: intent.Checkpoint, Since: since,
 				}.Status()
 			})
-			Expect(ExpectExists(tracker).Status).To(Or(BeNil(), HaveField("LatestCheckpoint.Name", since)), "its claim is not detached yet")
+			Expect(ExpectExists(tracker).Status).To(Or(BeNil(), HaveField("LatestCheckpoint.Name", since)),
+				"its claim is not detached yet")
 			mounted(false)
 			Expect(conditionOf(backupv1alpha1.ConditionComplete).Status).To(Equal(metav1.ConditionTrue))
 			Expect(of.Status.CheckpointName).To(HaveValue(Equal(intent.Checkpoint)))
@@ -203,7 +213,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 				})
 			})
 			attached()
-			Expect(ExpectExists(vmi).Status.SnapshotFreeze).To(And(HaveField("ID", string(of.UID)), HaveField("End", v1.SnapshotFreezeOpen)))
+			Expect(ExpectExists(vmi).Status.SnapshotFreeze).
+				To(And(HaveField("ID", string(of.UID)), HaveField("End", v1.SnapshotFreezeOpen)))
 		}
 		at := func(stage backup.Stage) func() {
 			return func() {
@@ -214,7 +225,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		pulled := func(stage backup.Stage) func() {
 			return func() {
 				Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-				of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pulled"}, Spec: of.Spec}
+				of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pulled"},
+					Spec: of.Spec}
 				of.Spec.Mode, of.Spec.TokenSecretRef = ptr.To(backupv1alpha1.PullMode), "token"
 				Expect(K8sClient.Create(ctx, of)).To(Succeed())
 				r.Pods = ExporterPods{Reader: K8sClient}
@@ -247,7 +259,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 			Expect(backup.InProgress(&vmi.Status)).To(BeFalse())
 			By("letting the next backup begin")
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "next"}}
-			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+				Name: "vm"}
 			of.Spec.PvcName, of.Spec.SkipQuiesce = ptr.To("backups"), true
 			Expect(K8sClient.Create(ctx, of)).To(Succeed())
 			attached()
@@ -274,7 +287,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 		track := func(vm string) {
 			GinkgoHelper()
 			tracker = &backupv1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "t"}}
-			tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: vm}
+			tracker.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+				Name: vm}
 			Expect(K8sClient.Create(ctx, tracker)).To(Succeed())
 		}
 
@@ -282,7 +296,8 @@ var _ = Describe("A VirtualMachineBackup", func() {
 			Expect(K8sClient.Delete(ctx, of)).To(Succeed())
 			track("vm")
 			of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "of-tracker"}}
-			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+			of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+				Kind: "VirtualMachineBackupTracker", Name: "t"}
 			of.Spec.PvcName = ptr.To("backups")
 			Expect(K8sClient.Create(ctx, of)).To(Succeed())
 			reconcile()

@@ -70,7 +70,8 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		GinkgoHelper()
 		guest(func(s *v1.VirtualMachineInstanceStatus) {
 			s.DiskBackupRecord = backup.Record{
-				ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Pull: true, Canceled: stage == backup.Succeeded, Checkpoint: s.DiskBackup.Checkpoint,
+				ID: string(of.UID), Stage: stage, StartedAt: time.Now(), Pull: true, Canceled: stage == backup.Succeeded,
+				Checkpoint: s.DiskBackup.Checkpoint,
 			}.Status()
 		})
 	}
@@ -118,7 +119,8 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		Expect(ExpectExists(pod).Spec.ActiveDeadlineSeconds).To(HaveValue(BeEquivalentTo(1)))
 		exporter(func(s *corev1.PodStatus) {
 			s.Phase, s.Conditions = corev1.PodFailed, nil
-			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: report}}}}
+			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: report}}}}
 		})
 		Expect(ExpectExists(vmi).Status.DiskBackup.Canceled).To(BeTrue())
 		record(backup.Succeeded)
@@ -132,8 +134,10 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		ns, events, clock = NewNamespace(), &RecordedEvents{}, clocktesting.NewFakePassiveClock(time.Now())
 		images := clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}
 		exports = &virtualmachineexport.Reconciler{
-			Client: writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: events, DataVolumes: DataVolumes{},
-			VolumeSnapshots: VolumeSnapshots{}, Config: clusterconfig.NewStore(clusterconfig.WithImages(images)), Namespace: install, Clock: clock,
+			Client: writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: events,
+			DataVolumes:     DataVolumes{},
+			VolumeSnapshots: VolumeSnapshots{}, Config: clusterconfig.NewStore(clusterconfig.WithImages(images)),
+			Namespace: install, Clock: clock,
 		}
 		backups = &virtualmachinebackup.Reconciler{
 			Client: writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: events, Clock: clock,
@@ -150,7 +154,8 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 			s.VolumeStatus = []v1.VolumeStatus{{Name: "root", Target: "vda"}}
 		})
 		of = &backupv1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "b"}}
-		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+		of.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+			Kind: "VirtualMachineBackupTracker", Name: "t"}
 		of.Spec.PvcName, of.Spec.Mode = ptr.To("scratch"), ptr.To(backupv1alpha1.PullMode)
 		Expect(K8sClient.Create(ctx, of)).To(MatchError(ContainSubstring("tokenSecretRef is required when mode is Pull")))
 		of.Spec.TokenSecretRef = "token"
@@ -178,7 +183,8 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 		ExpectGone(of)
 		ExpectGone(export)
 		Expect(ExpectExists(tracker).Status).To(BeNil())
-		Expect(events.Take()).To(ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
+		Expect(events.Take()).To(
+			ContainElement(And(HavePrefix("Warning VirtualMachineBackupCompletedWithWarning"), ContainSubstring("not read"))))
 	})
 
 	It("ends with its exporter if it is removed by force", func() {
@@ -197,11 +203,13 @@ var _ = Describe("A VirtualMachineBackup that is pulled", func() {
 	It("is exported by no other export", func() {
 		serve()
 		other := &exportv1.VirtualMachineExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "export"}}
-		other.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackup", Name: "b"}
+		other.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+			Kind: "VirtualMachineBackup", Name: "b"}
 		ExpectCreated(other)
 		_, err := Reconcile(exports, other)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(conditions.Find(ExpectExists(other).Status.Conditions, exportv1.ConditionReady).Message).To(ContainSubstring("nothing but the export"))
+		Expect(conditions.Find(ExpectExists(other).Status.Conditions, exportv1.ConditionReady).Message).
+			To(ContainSubstring("nothing but the export"))
 	})
 
 	It("is exported again if its export was deleted", func() {

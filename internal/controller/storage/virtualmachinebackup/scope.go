@@ -67,7 +67,8 @@ func (s *scope) run(ctx context.Context) error {
 		return err
 	}
 	if step.Pending != "" {
-		s.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, backupapi.BackupCleanUpPendingEvent, actionBackup, "%s", step.Pending)
+		s.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, backupapi.BackupCleanUpPendingEvent, actionBackup, "%s",
+			step.Pending)
 	}
 	if err := s.apply(ctx, step); err != nil || !step.Done {
 		return err
@@ -83,12 +84,14 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	var err error
 	if source.Kind == kindTracker {
 		// A stale one would have an earlier checkpoint.
-		if o.Tracker, err = kit.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{}, s.APIReader); err != nil {
+		if o.Tracker, err = kit.Read(ctx, s.key(source.Name), &v1alpha1.VirtualMachineBackupTracker{},
+			s.APIReader); err != nil {
 			return o, err
 		}
 		s.tracker = o.Tracker
 	}
-	if o.Claim, err = kit.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{}, s.Client); err != nil {
+	if o.Claim, err = kit.Read(ctx, s.key(ptr.Deref(s.backup.Spec.PvcName, "")), &corev1.PersistentVolumeClaim{},
+		s.Client); err != nil {
 		return o, err
 	}
 	if err = s.observeExport(ctx, &o); err != nil {
@@ -105,20 +108,22 @@ func (s *scope) observe(ctx context.Context) (plan.Observed, error) {
 	if o.Checkpoints, err = s.checkpoints(ctx, vm); err != nil {
 		return o, err
 	}
-	err = kit.EachMigration(ctx, s.APIReader, client.ObjectKeyFromObject(s.vmi), func(m *v1.VirtualMachineInstanceMigration) {
-		o.MigrationPending = o.MigrationPending || isPending(m)
-		o.MigrationUrgent = o.MigrationUrgent || isUrgent(m)
-	})
+	err = kit.EachMigration(ctx, s.APIReader, client.ObjectKeyFromObject(s.vmi),
+		func(m *v1.VirtualMachineInstanceMigration) {
+			o.MigrationPending = o.MigrationPending || isPending(m)
+			o.MigrationUrgent = o.MigrationUrgent || isUrgent(m)
+		})
 	return o, err
 }
 
-// observeExport reads the export of a backup that is pulled, and its Pod. The export is read from the API server: an earlier state of it may
-// have another report of what was read.
+// observeExport reads the export of a backup that is pulled, and its Pod. The export is read from the API server: an
+// earlier state of it may have another report of what was read.
 func (s *scope) observeExport(ctx context.Context, o *plan.Observed) (err error) {
 	if !plan.IsPull(s.backup) {
 		return nil
 	}
-	if o.Export, err = kit.Read(ctx, s.key(s.backup.Name), &exportv1.VirtualMachineExport{}, s.APIReader); err != nil || o.Export == nil {
+	if o.Export, err = kit.Read(ctx, s.key(s.backup.Name), &exportv1.VirtualMachineExport{}, s.APIReader); err != nil ||
+		o.Export == nil {
 		return err
 	}
 	pod, err := kit.Read(ctx, s.key(content.ServiceName(o.Export.Name)), &corev1.Pod{}, s.Pods)
@@ -129,17 +134,19 @@ func (s *scope) observeExport(ctx context.Context, o *plan.Observed) (err error)
 	return err
 }
 
-// checkpoints returns the checkpoints of the VM's trackers that the guest may have, if the backup is one of a tracker that may start now. The
-// agent deletes all others, so that a stale cache would cost another tracker its checkpoint.
+// checkpoints returns the checkpoints of the VM's trackers that the guest may have, if the backup is one of a tracker
+// that may start now. The agent deletes all others, so that a stale cache would cost another tracker its checkpoint.
 func (s *scope) checkpoints(ctx context.Context, vm string) ([]string, error) {
 	if s.tracker == nil || s.vmi.Status.DiskBackup != nil || plan.Ended(s.backup) {
 		return nil, nil
 	}
 	cached := &v1alpha1.VirtualMachineBackupTrackerList{}
-	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace),
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the trackers of VirtualMachine %s: %w", s.key(vm), err)
 	}
-	trackers, err := kit.Current(ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackupTracker"), s.backup.Namespace,
+	trackers, err := kit.Current(ctx, s.APIReader, v1alpha1.GroupVersion.WithKind("VirtualMachineBackupTracker"),
+		s.backup.Namespace,
 		cached.Items, all)
 	if err != nil {
 		return nil, err
@@ -156,13 +163,16 @@ func (s *scope) findVM(ctx context.Context) (string, error) {
 		return vm, nil
 	}
 	cached := &v1.VirtualMachineInstanceList{}
-	err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.MatchingFields{GuestIndex: string(s.backup.UID)})
+	err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace),
+		client.MatchingFields{GuestIndex: string(s.backup.UID)})
 	vmis := cached.Items
-	if err == nil && len(vmis) == 0 && (s.tracker == nil || s.tracker.CreationTimestamp.After(s.backup.CreationTimestamp.Time)) {
+	if err == nil && len(vmis) == 0 &&
+		(s.tracker == nil || s.tracker.CreationTimestamp.After(s.backup.CreationTimestamp.Time)) {
 		vmis, err = s.currentVMIs(ctx)
 	}
 	if err != nil {
-		return "", fmt.Errorf("list the VirtualMachineInstances of the namespace %s that may have the backup %s: %w", s.backup.Namespace, s.backup.Name, err)
+		return "", fmt.Errorf("list the VirtualMachineInstances of the namespace %s that may have the backup %s: %w",
+			s.backup.Namespace, s.backup.Name, err)
 	}
 	for i := range vmis {
 		if plan.Has(&vmis[i], s.backup) {
@@ -175,7 +185,8 @@ func (s *scope) findVM(ctx context.Context) (string, error) {
 // currentVMIs returns the VMIs of the namespace as they are on the API server.
 func (s *scope) currentVMIs(ctx context.Context) ([]v1.VirtualMachineInstance, error) {
 	cached := &v1.VirtualMachineInstanceList{}
-	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.Client.List(ctx, cached, client.InNamespace(s.backup.Namespace),
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
 	return kit.Current(ctx, s.APIReader, v1.VirtualMachineInstanceGroupVersionKind, s.backup.Namespace, cached.Items, all)
@@ -216,13 +227,15 @@ func (s *scope) apply(ctx context.Context, step plan.Step) error {
 	case step.DeleteExport:
 		return kit.Delete(ctx, s.Client, s.export)
 	case step.AddVolume != nil:
-		return s.changeVolumes(ctx, func(volumes []v1.UtilityVolume) []v1.UtilityVolume { return append(volumes, *step.AddVolume) })
+		return s.changeVolumes(ctx,
+			func(volumes []v1.UtilityVolume) []v1.UtilityVolume { return append(volumes, *step.AddVolume) })
 	case step.RemoveVolume != "":
 		return s.changeVolumes(ctx, func(volumes []v1.UtilityVolume) []v1.UtilityVolume {
 			return slices.DeleteFunc(volumes, func(v v1.UtilityVolume) bool { return v.Name == step.RemoveVolume })
 		})
 	case step.Freeze != nil:
-		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = step.Freeze.Status() })
+		return s.changeStatus(ctx,
+			func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = step.Freeze.Status() })
 	case step.ClearFreeze:
 		return s.changeStatus(ctx, func(status *v1.VirtualMachineInstanceStatus) { status.SnapshotFreeze = nil })
 	case step.Intent != nil:
@@ -236,7 +249,8 @@ func (s *scope) apply(ctx context.Context, step plan.Step) error {
 	}
 }
 
-// storeCheckpoint writes the checkpoint from which later backups of the tracker start, with the resource version that was read.
+// storeCheckpoint writes the checkpoint from which later backups of the tracker start, with the resource version that
+// was read.
 func (s *scope) storeCheckpoint(ctx context.Context, checkpoint *v1alpha1.BackupCheckpoint) error {
 	return kit.WriteStatus(ctx, s.Client, &s.tracker, func(t *v1alpha1.VirtualMachineBackupTracker) {
 		if t.Status == nil {
@@ -252,7 +266,8 @@ func (s *scope) changeVolumes(ctx context.Context, change func([]v1.UtilityVolum
 		vmi.Spec.UtilityVolumes = change(vmi.Spec.UtilityVolumes)
 	})
 	if err != nil {
-		return fmt.Errorf("patch the utility volumes of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
+		return fmt.Errorf("patch the utility volumes of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi),
+			err)
 	}
 	s.vmi = changed
 	return nil

@@ -27,7 +27,8 @@ func (t trackers) setupWithManager(mgr ctrl.Manager) error {
 	return outcome.Complete(ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachinebackuptracker").
 		For(&v1alpha1.VirtualMachineBackupTracker{}).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(t.trackersOf), builder.WithPredicates(guestStarts)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(t.trackersOf),
+			builder.WithPredicates(guestStarts)).
 		WithOptions(kit.Fair(workers)), t)
 }
 
@@ -46,11 +47,13 @@ func (t trackers) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	if lost == "" {
 		return ctrl.Result{}, nil
 	}
-	err = kit.WriteStatus(ctx, t.Client, &tracker, func(t *v1alpha1.VirtualMachineBackupTracker) { t.Status.LatestCheckpoint = nil },
+	err = kit.WriteStatus(ctx, t.Client, &tracker,
+		func(t *v1alpha1.VirtualMachineBackupTracker) { t.Status.LatestCheckpoint = nil },
 		func(*v1alpha1.VirtualMachineBackupTracker) {
 			// It begins and ends as KubeVirt's does.
 			t.Recorder.Eventf(tracker, nil, corev1.EventTypeWarning, backup.CheckpointLostEvent, actionBackup,
-				"Failed to redefine checkpoint %s: it ended when the guest stopped. Checkpoint cleared, next backup will be full.", lost)
+				"Failed to redefine checkpoint %s: it ended when the guest stopped. Checkpoint cleared, next backup will be full.",
+				lost)
 		})
 	return outcome.Result(ctx, client.IgnoreNotFound(err))
 }

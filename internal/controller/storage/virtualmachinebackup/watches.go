@@ -49,9 +49,10 @@ func indexBackups(indexer client.FieldIndexer) error {
 		kit.IndexBy(&v1alpha1.VirtualMachineBackup{}, claimIndex, func(b *v1alpha1.VirtualMachineBackup) []string {
 			return ifUnfinished(b, ptr.Deref(b.Spec.PvcName, ""))
 		}),
-		kit.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex, func(t *v1alpha1.VirtualMachineBackupTracker) []string {
-			return []string{t.Spec.Source.Name}
-		}),
+		kit.IndexBy(&v1alpha1.VirtualMachineBackupTracker{}, trackerIndex,
+			func(t *v1alpha1.VirtualMachineBackupTracker) []string {
+				return []string{t.Spec.Source.Name}
+			}),
 		kit.IndexBy(&v1alpha1.VirtualMachineBackup{}, UIDIndex, UnfinishedUID),
 		kit.IndexBy(&v1.VirtualMachineInstance{}, GuestIndex, plan.UIDs),
 	)
@@ -70,7 +71,8 @@ func ifUnfinished(b *v1alpha1.VirtualMachineBackup, value string) []string {
 func sourceKey(kind, name string) string { return kind + "/" + name }
 
 func (r *Reconciler) find(ctx context.Context, namespace, index, value string) []ctrl.Request {
-	return kit.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupList{}, client.InNamespace(namespace), client.MatchingFields{index: value})
+	return kit.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupList{}, client.InNamespace(namespace),
+		client.MatchingFields{index: value})
 }
 
 // ofTracker returns the unfinished backups of a tracker.
@@ -81,7 +83,8 @@ func (r *Reconciler) ofTracker(ctx context.Context, tracker client.Object) []ctr
 // ofVM returns the unfinished backups of a VM, also those by its trackers.
 func (r *Reconciler) ofVM(ctx context.Context, namespace, name string) []ctrl.Request {
 	requests := r.find(ctx, namespace, sourceIndex, sourceKey(kindVM, name))
-	for _, tracker := range kit.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupTrackerList{}, client.InNamespace(namespace),
+	for _, tracker := range kit.Requests(ctx, r.Client, &v1alpha1.VirtualMachineBackupTrackerList{},
+		client.InNamespace(namespace),
 		client.MatchingFields{trackerIndex: name}) {
 		requests = append(requests, r.find(ctx, namespace, sourceIndex, sourceKey(kindTracker, tracker.Name))...)
 	}
@@ -93,7 +96,8 @@ func (r *Reconciler) ofSource(ctx context.Context, vm client.Object) []ctrl.Requ
 	return r.ofVM(ctx, vm.GetNamespace(), vm.GetName())
 }
 
-// ofGuest returns the unfinished backups of the VM of a VMI, and those that have something in the VMI although their tracker is gone.
+// ofGuest returns the unfinished backups of the VM of a VMI, and those that have something in the VMI although their
+// tracker is gone.
 func (r *Reconciler) ofGuest(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.ofVM(ctx, object.GetNamespace(), object.GetName())
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
@@ -145,8 +149,8 @@ func relevant(vmi *v1.VirtualMachineInstance) []any {
 	// Their messages are in those of the backup.
 	silent, failing := said(s, v1.VirtualMachineInstanceNodeUnresponsive), said(s, v1.VirtualMachineInstanceSynchronized)
 	return []any{
-		vmi.OwnerReferences, vmi.DeletionTimestamp, vmi.Spec.UtilityVolumes, vmi.Spec.Volumes, s.Phase, s.DiskBackup, s.DiskBackupRecord,
-		silent, failing, s.SnapshotFreeze, s.SnapshotFreezeRecord, s.VolumeStatus, s.MigrationState,
+		vmi.OwnerReferences, vmi.DeletionTimestamp, vmi.Spec.UtilityVolumes, vmi.Spec.Volumes, s.Phase, s.DiskBackup,
+		s.DiskBackupRecord, silent, failing, s.SnapshotFreeze, s.SnapshotFreezeRecord, s.VolumeStatus, s.MigrationState,
 	}
 }
 
@@ -180,9 +184,11 @@ var migrationMatters = predicate.Funcs{
 	}).UpdateFunc,
 }
 
-// claimComesOrGoes passes claims that are new, are being deleted, are gone or were replaced. Other updates change nothing for a backup.
+// claimComesOrGoes passes claims that are new, are being deleted, are gone or were replaced. Other updates change
+// nothing for a backup.
 var claimComesOrGoes = kit.Updates(func(before, after client.Object) bool {
-	return before.GetUID() != after.GetUID() || (before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
+	return before.GetUID() != after.GetUID() ||
+		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
 })
 
 // vmComesOrGoes passes VMs that are new or gone.

@@ -45,7 +45,8 @@ func TestClaimsAndVMsThatMatter(t *testing.T) {
 		"being deleted": {metav1.ObjectMeta{UID: "a"}, metav1.ObjectMeta{UID: "a", DeletionTimestamp: &deleted}, true, false},
 	} {
 		if got := claimComesOrGoes.Update(event.UpdateEvent{
-			ObjectOld: &corev1.PersistentVolumeClaim{ObjectMeta: tc.before}, ObjectNew: &corev1.PersistentVolumeClaim{ObjectMeta: tc.after},
+			ObjectOld: &corev1.PersistentVolumeClaim{ObjectMeta: tc.before},
+			ObjectNew: &corev1.PersistentVolumeClaim{ObjectMeta: tc.after},
 		}); got != tc.claim {
 			t.Errorf("%s: claim: got %t", name, got)
 		}
@@ -63,10 +64,12 @@ func TestClaimsAndVMsThatMatter(t *testing.T) {
 
 func TestConditionsThatMatter(t *testing.T) {
 	for kind, matters := range map[v1.VirtualMachineInstanceConditionType]bool{
-		v1.VirtualMachineInstanceNodeUnresponsive: true, v1.VirtualMachineInstanceSynchronized: true, v1.VirtualMachineInstanceAgentConnected: false,
+		v1.VirtualMachineInstanceNodeUnresponsive: true, v1.VirtualMachineInstanceSynchronized: true,
+		v1.VirtualMachineInstanceAgentConnected: false,
 	} {
 		before := &v1.VirtualMachineInstance{}
-		before.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: kind, Status: corev1.ConditionTrue, Message: "a"}}
+		before.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: kind, Status: corev1.ConditionTrue,
+			Message: "a"}}
 		for name, change := range map[string]func(*v1.VirtualMachineInstanceStatus){
 			"it is gone":            func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil },
 			"it has another status": func(s *v1.VirtualMachineInstanceStatus) { s.Conditions[0].Status = corev1.ConditionFalse },

@@ -56,7 +56,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&snapshotv1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfSnapshot)).
 		Watches(&snapshotv1beta1.VirtualMachineRestore{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfRestore)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfVM)).
-		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesToVM), builder.WithPredicates(kit.Deletions)).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.clonesToVM),
+			builder.WithPredicates(kit.Deletions)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.clonesOfClaim)).
 		WithOptions(kit.Fair(cloneWorkers)), r)
 }

@@ -42,7 +42,8 @@ var _ = Describe("VirtualMachineClone", func() {
 		By("the restore, when the snapshot is ready")
 		c.others(of)
 		c.Step(of)
-		Expect(c.events.Take()).To(ConsistOf("Normal SnapshotReady: snapshot " + snapshot.Name + " for clone c is ready to use"))
+		Expect(c.events.Take()).To(
+			ConsistOf("Normal SnapshotReady: snapshot " + snapshot.Name + " for clone c is ready to use"))
 		Expect(DescribeClone(of)).To(Equal("RestoreInProgress" + processing))
 		ExpectGone(restore)
 		c.Step(of)
@@ -59,7 +60,9 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(ExpectExists(snapshot).DeletionTimestamp).To(BeNil())
 		Expect(ExpectExists(restore).DeletionTimestamp).To(BeNil())
 		c.Step(of)
-		Expect(c.events.Take()).To(ConsistOf("Normal TargetVMCreated: created target VM copy for clone c", "Normal PVCBound: all PVC for clone c are bound"))
+		Expect(c.events.Take()).To(
+			ConsistOf("Normal TargetVMCreated: created target VM copy for clone c",
+				"Normal PVCBound: all PVC for clone c are bound"))
 		Expect(DescribeClone(of)).To(Equal(CloneSucceeded))
 		Expect(of.Status.TargetName).To(HaveValue(Equal("copy")))
 		Expect(of.Status.CreationTime).NotTo(BeNil())
@@ -182,7 +185,8 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		c.snapshottable(false)
 		c.Step(of)
-		Expect(c.events.Take()).To(ConsistOf("Normal VMVolumeSnapshotsInvalid: Virtual Machine volume root does not support snapshots"))
+		Expect(c.events.Take()).To(
+			ConsistOf("Normal VMVolumeSnapshotsInvalid: Virtual Machine volume root does not support snapshots"))
 		Expect(DescribeClone(of)).To(Equal(pending + "Virtual Machine volume root does not support snapshots"))
 		c.expectQuiet(of)
 		ExpectGone(snapshotOfClone(of))
@@ -197,7 +201,8 @@ var _ = Describe("VirtualMachineClone", func() {
 		Expect(K8sClient.Delete(ctx, c.target())).To(Succeed())
 		c.events.Take()
 		c.Step(of)
-		Expect(DescribeClone(of)).To(Equal("CreatingTargetVM" + processing + " (target VM copy is not created yet for clone c)"))
+		Expect(DescribeClone(of)).To(
+			Equal("CreatingTargetVM" + processing + " (target VM copy is not created yet for clone c)"))
 		c.expectQuiet(of)
 		ExpectExists(snapshotOfClone(of))
 		ExpectExists(restoreOfClone(of))
@@ -227,7 +232,8 @@ var _ = Describe("VirtualMachineClone", func() {
 		of := c.clone(func(spec *cloneSpec) { spec.Patches = []string{`{"op":"remove","path":"/spec/none"}`} })
 		c.reach(of, clonev1beta1.RestoreInProgress)
 		c.stepUntil(of, func() bool { return strings.Contains(DescribeClone(of), "error patching VM copy") })
-		Expect(DescribeClone(of)).To(HavePrefix("Failed; Progressing=False Failed; Ready=False restore " + restoreOfClone(of).Name + " has failed: "))
+		Expect(DescribeClone(of)).To(
+			HavePrefix("Failed; Progressing=False Failed; Ready=False restore " + restoreOfClone(of).Name + " has failed: "))
 		Expect(c.events.Take()).To(ContainElement(HavePrefix("Normal RestoreFailed: ")))
 		c.events.Take()
 		c.expectQuiet(of)

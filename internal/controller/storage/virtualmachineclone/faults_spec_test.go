@@ -69,7 +69,8 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 
 	It("reports once that its restore is refused, and goes on when it is not", func() {
 		c := newClones()
-		refused := apierrors.NewForbidden(snapshotv1beta1.GroupVersion.WithResource("virtualmachinerestores").GroupResource(), "x", errors.New("denied by team.example"))
+		refused := apierrors.NewForbidden(snapshotv1beta1.GroupVersion.WithResource("virtualmachinerestores").GroupResource(),
+			"x", errors.New("denied by team.example"))
 		c.Writes.Fail = func(request string) error {
 			if request == createRestoreOfClone {
 				return refused
@@ -81,7 +82,8 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 		c.events.Take()
 		Expect(c.Step(of).RequeueAfter).To(Equal(15 * time.Second))
 		Expect(c.events.Take()).To(ConsistOf(And(
-			HavePrefix("Warning RestoreCreationFailed: failed creating restore "+restoreOfClone(of).Name+" for clone c: "), HaveSuffix("denied by team.example"))))
+			HavePrefix("Warning RestoreCreationFailed: failed creating restore "+restoreOfClone(of).Name+" for clone c: "),
+			HaveSuffix("denied by team.example"))))
 		Expect(DescribeClone(of)).To(HavePrefix("RestoreInProgress" + processing + " (failed creating restore "))
 		c.ExpectBudget(of, createRestoreOfClone) // The same refusal is written once.
 		Expect(c.events.Take()).To(BeEmpty())
@@ -138,7 +140,8 @@ var _ = Describe("VirtualMachineClone with faults", func() {
 	})
 
 	for _, phase := range []clonev1beta1.VirtualMachineClonePhase{
-		clonev1beta1.PhaseUnset, clonev1beta1.SnapshotInProgress, clonev1beta1.RestoreInProgress, clonev1beta1.CreatingTargetVM, clonev1beta1.Succeeded,
+		clonev1beta1.PhaseUnset, clonev1beta1.SnapshotInProgress, clonev1beta1.RestoreInProgress,
+		clonev1beta1.CreatingTargetVM, clonev1beta1.Succeeded,
 	} {
 		It("writes nothing once it is being deleted in the phase "+string(phase), func() {
 			c := newClones()

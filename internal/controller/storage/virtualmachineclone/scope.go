@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineclone clones VMs. What a clone does next is decided by package internal/decide/clone; this package reads what
-// the decision depends on, and applies it. run has the order.
+// Package virtualmachineclone clones VMs. What a clone does next is decided by package internal/decide/clone; this
+// package reads what the decision depends on, and applies it. run has the order.
 package virtualmachineclone
 
 import (
@@ -50,13 +50,15 @@ func (s *scope) run(ctx context.Context) error {
 		log.FromContext(ctx).Error(err, "Cannot apply the next step of a clone")
 		step = clone.Failed(observed, step, err)
 	}
-	// 1. The status is written last, once. It names the snapshot and the restore only once they exist. So if the status names an
+	// 1. The status is written last, once. It names the snapshot and the restore only once they exist. So if the status
+	//    names an
 	// object that does not exist, a client has deleted it.
 	s.requeueAfter = step.RequeueAfter
 	return s.writeStatus(ctx, &step)
 }
 
-// apply applies the changes of a step and returns the first error. An object that exists already, or is deleted already, is no error.
+// apply applies the changes of a step and returns the first error. An object that exists already, or is deleted
+// already, is no error.
 func (s *scope) apply(ctx context.Context, step *clone.Step) error {
 	for _, object := range step.Create {
 		if err := s.Client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -73,10 +75,11 @@ func (s *scope) apply(ctx context.Context, step *clone.Step) error {
 
 // writeStatus writes the status if it changed, and then records the events about the change.
 func (s *scope) writeStatus(ctx context.Context, step *clone.Step) error {
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.clone, func(c *v1beta1.VirtualMachineClone) { c.Status = *step.Status },
-		func(*v1beta1.VirtualMachineClone) {
-			for _, e := range step.Events {
-				s.Recorder.Eventf(s.clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
-			}
-		}))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.clone, func(c *v1beta1.VirtualMachineClone) { c.Status = *step.Status },
+			func(*v1beta1.VirtualMachineClone) {
+				for _, e := range step.Events {
+					s.Recorder.Eventf(s.clone, nil, e.Type, e.Reason, actionClone, "%s", e.Note)
+				}
+			}))
 }

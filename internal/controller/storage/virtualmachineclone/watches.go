@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/clone"
 )
 
-// Fields of the indexes of clones. An unfinished clone is indexed by everything that it waits for; every clone by its target, and by its
-// restore if it has one.
+// Fields of the indexes of clones. An unfinished clone is indexed by everything that it waits for; every clone by its
+// target, and by its restore if it has one.
 const (
 	awaitedField = "awaited"
 	targetField  = "target"
@@ -40,25 +40,29 @@ func RestoreOfClaim(claim *corev1.PersistentVolumeClaim) []string {
 const awaitedSnapshot, awaitedRestore, awaitedVM = "snapshot/", "restore/", "vm/"
 
 var (
-	awaitedIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField, func(vmClone *v1beta1.VirtualMachineClone) []string {
-		if !clone.IsUnderway(vmClone) {
-			return nil
-		}
-		names := []string{awaitedSnapshot + clone.SnapshotName(vmClone), awaitedRestore + clone.RestoreName(vmClone), awaitedVM + clone.TargetName(vmClone)}
-		if vmClone.Spec.Source != nil {
-			names = append(names, awaitedVM+vmClone.Spec.Source.Name)
-		}
-		return names
-	})
-	targetIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, targetField, func(vmClone *v1beta1.VirtualMachineClone) []string {
-		return []string{clone.TargetName(vmClone)}
-	})
-	restoreIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, restoreField, func(vmClone *v1beta1.VirtualMachineClone) []string {
-		if vmClone.Status.RestoreName == nil {
-			return nil
-		}
-		return []string{*vmClone.Status.RestoreName}
-	})
+	awaitedIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, awaitedField,
+		func(vmClone *v1beta1.VirtualMachineClone) []string {
+			if !clone.IsUnderway(vmClone) {
+				return nil
+			}
+			names := []string{awaitedSnapshot + clone.SnapshotName(vmClone), awaitedRestore + clone.RestoreName(vmClone),
+				awaitedVM + clone.TargetName(vmClone)}
+			if vmClone.Spec.Source != nil {
+				names = append(names, awaitedVM+vmClone.Spec.Source.Name)
+			}
+			return names
+		})
+	targetIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, targetField,
+		func(vmClone *v1beta1.VirtualMachineClone) []string {
+			return []string{clone.TargetName(vmClone)}
+		})
+	restoreIndex = kit.IndexBy(&v1beta1.VirtualMachineClone{}, restoreField,
+		func(vmClone *v1beta1.VirtualMachineClone) []string {
+			if vmClone.Status.RestoreName == nil {
+				return nil
+			}
+			return []string{*vmClone.Status.RestoreName}
+		})
 	claimIndex = kit.IndexBy(&corev1.PersistentVolumeClaim{}, ClaimIndex, RestoreOfClaim)
 )
 

@@ -36,8 +36,9 @@ type (
 	cloneSpec = clonev1beta1.VirtualMachineCloneSpec
 )
 
-// clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a reconciler of
-// restores. The clone says by patches in its restore what the target is like, and the restore applies them.
+// clones is a reconciler of clones on the suite's API server, in a namespace with a VM, a snapshot of it and a
+// reconciler of restores. The clone says by patches in its restore what the target is like, and the restore applies
+// them.
 type clones struct {
 	*Restorable
 	Steps
@@ -75,7 +76,8 @@ func newClonesOn(binding storagev1.VolumeBindingMode, changes ...func(*v1.Virtua
 func (c *clones) snapshottable(enabled bool) {
 	GinkgoHelper()
 	before := client.MergeFrom(ExpectExists(c.VM).DeepCopy())
-	c.VM.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: enabled}, {Name: "data", Enabled: true}}
+	c.VM.Status.VolumeSnapshotStatuses = []v1.VolumeSnapshotStatus{{Name: "root", Enabled: enabled},
+		{Name: "data", Enabled: true}}
 	Expect(K8sClient.Status().Patch(ctx, c.VM, before)).To(Succeed())
 }
 
@@ -94,11 +96,13 @@ func (c *clones) expectQuiet(of *vmClone) ctrl.Result {
 }
 
 func snapshotOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineSnapshot {
-	return &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-snapshot-" + string(of.UID)}}
+	return &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace,
+		Name: "tmp-snapshot-" + string(of.UID)}}
 }
 
 func restoreOfClone(of *vmClone) *snapshotv1beta1.VirtualMachineRestore {
-	return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: "tmp-restore-" + string(of.UID)}}
+	return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace,
+		Name: "tmp-restore-" + string(of.UID)}}
 }
 
 func (c *clones) target() *v1.VirtualMachine { return builder.MakeVM("copy").Namespace(c.NS).Obj() }
@@ -117,7 +121,8 @@ func (c *clones) others(of *vmClone) {
 	}
 }
 
-// reach reconciles the clone, and everything else, until it is in a phase. Writes that a test makes fail are tried again.
+// reach reconciles the clone, and everything else, until it is in a phase. Writes that a test makes fail are tried
+// again.
 func (c *clones) reach(of *vmClone, phase clonev1beta1.VirtualMachineClonePhase) {
 	GinkgoHelper()
 	for range 30 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineexport serves the volumes of VirtualMachineExports: it creates the Service, the Pod and the Secrets of each, writes
-// its addresses into its status, and deletes it when it has expired. Package internal/decide/export decides; this package reads what the
-// decision depends on, and applies it.
+// Package virtualmachineexport serves the volumes of VirtualMachineExports: it creates the Service, the Pod and the
+// Secrets of each, writes its addresses into its status, and deletes it when it has expired. Package
+// internal/decide/export decides; this package reads what the decision depends on, and applies it.
 package virtualmachineexport
 
 import (
@@ -80,7 +80,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := kit.AddIndexes(mgr.GetFieldIndexer(), sourceIndex); err != nil {
 		return err
 	}
-	exportsOfClaim, exportsOfLauncher := handler.EnqueueRequestsFromMapFunc(r.exportsOfClaim), handler.EnqueueRequestsFromMapFunc(r.exportsOfLauncher)
+	exportsOfClaim, exportsOfLauncher := handler.EnqueueRequestsFromMapFunc(r.exportsOfClaim),
+		handler.EnqueueRequestsFromMapFunc(r.exportsOfLauncher)
 	exportsOfSource := func(kind string) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(r.exportsOfSource(kind))
 	}

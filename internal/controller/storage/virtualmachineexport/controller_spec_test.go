@@ -98,8 +98,10 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		Expect(links.External).To(BeNil())
 		Expect(links.Internal.Cert).To(Equal(string(w.ca.Bundle())))
 		Expect(links.Internal.Volumes[0].Formats).To(ConsistOf(
-			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.Dir, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/dir"},
-			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.ArchiveGz, Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/disk.tar.gz"},
+			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.Dir,
+				Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/dir"},
+			exportv1.VirtualMachineExportVolumeFormat{Format: exportv1.ArchiveGz,
+				Url: "https://virt-export-export." + w.ns + ".svc/volumes/data/disk.tar.gz"},
 		))
 		w.ExpectSteady(of)
 		Expect(ExpectExists(w.pod(of)).UID).To(Equal(pod.UID))
@@ -147,9 +149,10 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 		of := w.ready()
 		pod := ExpectExists(w.pod(of))
 		pod.Status.Phase = corev1.PodFailed
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: 1, Message: "out of luck", FinishedAt: metav1.NewTime(w.clock.Now()),
-		}}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 1, Message: "out of luck", FinishedAt: metav1.NewTime(w.clock.Now()),
+			}}}}
 		Expect(K8sClient.Status().Update(ctx, pod)).To(Succeed())
 		w.Step(of)
 		Expect(DescribeExport(of)).To(HavePrefix("Pending; Ready=False Unknown"))
@@ -218,19 +221,22 @@ var _ = Describe("VirtualMachineExport of a claim", func() {
 			}},
 		}
 		ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: "export"}}
-		ingress.Spec.Rules = []networkingv1.IngressRule{{Host: "export.example.org", IngressRuleValue: networkingv1.IngressRuleValue{
-			HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{path}},
-		}}}
+		ingress.Spec.Rules = []networkingv1.IngressRule{{Host: "export.example.org",
+			IngressRuleValue: networkingv1.IngressRuleValue{
+				HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{path}},
+			}}}
 		ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"export.example.org"}, SecretName: "export-tls"}}
-		ExpectCreated(ingress, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: "export-tls"}, Data: map[string][]byte{
-			"tls.crt": w.ca.Bundle(), "tls.key": []byte("private"),
-		}})
+		ExpectCreated(ingress,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.install, Name: "export-tls"}, Data: map[string][]byte{
+				"tls.crt": w.ca.Bundle(), "tls.key": []byte("private"),
+			}})
 		w.ExpectSteady(of) // What leads to virt-exportproxy is read every 30 seconds.
 		w.clock.SetTime(w.clock.Now().Add(30 * time.Second))
 		w.Step(of)
 		external := ExpectExists(of).Status.Links.External
 		Expect(external.Volumes[0].Formats[1].Url).To(Equal(
-			"https://export.example.org/api/export.kubevirt.io/v1/namespaces/" + w.ns + "/virtualmachineexports/export/volumes/data/disk.tar.gz"))
+			"https://export.example.org/api/export.kubevirt.io/v1/namespaces/" + w.ns +
+				"/virtualmachineexports/export/volumes/data/disk.tar.gz"))
 		Expect(external.Cert).To(Equal(strings.TrimSpace(string(w.ca.Bundle()))))
 		w.ExpectSteady(of)
 	})
@@ -257,7 +263,8 @@ var _ = Describe("VirtualMachineExport of a VM", func() {
 		w.Step(of)
 		Expect(DescribeExport(of)).To(Equal("Ready; Ready=True PodReady; PVCReady=True PVCBound"))
 		Expect(of.Status.VirtualMachineName).To(HaveValue(Equal("vm")))
-		Expect(of.Status.Links.Internal.Volumes[0].Formats[0].Format).To(Equal(exportv1.KubeVirtRaw), "a disk of a VM, although its claim does not say so")
+		Expect(of.Status.Links.Internal.Volumes[0].Formats[0].Format).
+			To(Equal(exportv1.KubeVirtRaw), "a disk of a VM, although its claim does not say so")
 		Expect(of.Status.Links.Internal.Manifests).To(HaveLen(2))
 		pod := ExpectExists(w.pod(of))
 		served, err := content.Parse([]byte(pod.Annotations["export.vireo.io/content"]))
@@ -295,7 +302,8 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 		claim := builder.MakePVC("root").Bound("1Gi").Obj()
 		contentOfSnapshot.Spec.VolumeBackups = []snapshotv1beta1.VolumeBackup{{
 			VolumeName: "root", VolumeSnapshotName: ptr.To("taken"),
-			PersistentVolumeClaim: snapshotv1beta1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "root"}, Spec: claim.Spec},
+			PersistentVolumeClaim: snapshotv1beta1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "root"},
+				Spec: claim.Spec},
 		}}
 		taken := &csi.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "taken"}}
 		taken.Spec.Source.PersistentVolumeClaimName = ptr.To("root")
@@ -315,7 +323,8 @@ var _ = Describe("VirtualMachineExport of a snapshot", func() {
 
 		w.Step(of)
 		w.expectNoPod(of, "export-root")
-		made := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "export-root"}})
+		made := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns,
+			Name: "export-root"}})
 		Expect(made.Spec.DataSourceRef.Name).To(Equal("taken"))
 		Expect(metav1.IsControlledBy(made, of)).To(BeTrue())
 		w.Step(of)
@@ -350,7 +359,8 @@ var _ = Describe("A VirtualMachineExport in a namespace with a LimitRange", func
 			return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(quantity)}
 		}
 		ExpectCreated(&corev1.LimitRange{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "limits"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "limits"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
 				Type: corev1.LimitTypeContainer, Min: memory("512Mi"), Max: memory("800Mi"),
 			}}},
 		})

@@ -42,7 +42,8 @@ type Pods interface {
 	Source(users func(context.Context, *corev1.Pod) []ctrl.Request) source.Source
 }
 
-// PodCache is a cache of the Pods of exporters. The manager's cache is not used for them: its readers expect only launcher Pods.
+// PodCache is a cache of the Pods of exporters. The manager's cache is not used for them: its readers expect only
+// launcher Pods.
 type PodCache struct{ cache.Cache }
 
 // NewPodCache makes the cache, and adds it to a manager.

@@ -39,17 +39,21 @@ func largePod() (whole, want *corev1.Pod) {
 		CreationTimestamp: metav1.Unix(1, 0), DeletionTimestamp: ptr.To(metav1.Unix(2, 0)),
 		Labels: map[string]string{v1.AppLabel: exportv1.App},
 		OwnerReferences: []metav1.OwnerReference{
-			*metav1.NewControllerRef(exportIn("a", "export", "", kindClaim, "data"), exportv1.GroupVersion.WithKind("VirtualMachineExport")),
+			*metav1.NewControllerRef(exportIn("a", "export", "", kindClaim, "data"),
+				exportv1.GroupVersion.WithKind("VirtualMachineExport")),
 		},
-		Annotations: map[string]string{export.ContentAnnotation: "content", export.CertificateEndAnnotation: "end", export.ImageAnnotation: "true"},
+		Annotations: map[string]string{export.ContentAnnotation: "content", export.CertificateEndAnnotation: "end",
+			export.ImageAnnotation: "true"},
 	}
 	volume := func(name string, source corev1.VolumeSource) corev1.Volume {
 		return corev1.Volume{Name: name, VolumeSource: source}
 	}
-	claim := volume("volume-0", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})
+	claim := volume("volume-0",
+		corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})
 	token := volume("token", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "token"}})
 	status := corev1.PodStatus{
-		Phase: corev1.PodFailed, Message: "evicted", PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady}},
+		Phase: corev1.PodFailed, Message: "evicted", PodIP: "10.0.0.1",
+		Conditions:        []corev1.PodCondition{{Type: corev1.PodReady}},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "exporter", RestartCount: 1}},
 	}
 	spec := corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](60), Volumes: []corev1.Volume{claim, token}}
@@ -61,9 +65,10 @@ func largePod() (whole, want *corev1.Pod) {
 	whole.OwnerReferences = append(whole.OwnerReferences, metav1.OwnerReference{Name: large})
 	whole.Finalizers = []string{large}
 	whole.Spec.Containers = []corev1.Container{{Name: "exporter", Args: []string{large}}}
-	whole.Spec.Volumes = append(whole.Spec.Volumes, volume("content", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
-		Items: []corev1.DownwardAPIVolumeFile{{Path: large}},
-	}}))
+	whole.Spec.Volumes = append(whole.Spec.Volumes,
+		volume("content", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+			Items: []corev1.DownwardAPIVolumeFile{{Path: large}},
+		}}))
 	whole.Status.Reason = large
 	return whole, want
 }

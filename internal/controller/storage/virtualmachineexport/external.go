@@ -25,11 +25,13 @@ import (
 	"github.com/vireo-project/vireo/internal/exporter/content"
 )
 
-// routeList is the kind of lists of OpenShift's Routes. They are read as unstructured objects, because their types would add a dependency.
+// routeList is the kind of lists of OpenShift's Routes. They are read as unstructured objects, because their types
+// would add a dependency.
 var routeList = schema.GroupVersionKind{Group: "route.openshift.io", Version: "v1", Kind: "RouteList"}
 
 const (
-	// rootCAConfigMap contains the certificates of the cluster, among them those of Routes. KubeVirt reads the same ConfigMap.
+	// rootCAConfigMap contains the certificates of the cluster, among them those of Routes. KubeVirt reads the same
+	// ConfigMap.
 	rootCAConfigMap = "kube-root-ca.crt"
 	rootCAKey       = "ca.crt"
 )
@@ -37,8 +39,8 @@ const (
 // externalAge is how long the external address of virt-exportproxy, which is the same for all exports, is cached.
 const externalAge = 30 * time.Second
 
-// externals caches the external address of virt-exportproxy, or that there is none: a request for a kind that the cluster does not have,
-// such as Route, makes the client read the list of all kinds again.
+// externals caches the external address of virt-exportproxy, or that there is none: a request for a kind that the
+// cluster does not have, such as Route, makes the client read the list of all kinds again.
 type externals struct {
 	mu    sync.Mutex
 	found bool
@@ -60,7 +62,8 @@ func (e *externals) keep(found *export.External, now time.Time) {
 	e.found, e.last, e.at = true, found, now
 }
 
-// external returns where virt-exportproxy can be reached from outside, from the cache if that is recent. Nil if it cannot be reached.
+// external returns where virt-exportproxy can be reached from outside, from the cache if that is recent. Nil if it
+// cannot be reached.
 func (s *scope) external(ctx context.Context) (*export.External, error) {
 	if last, found := s.externals.recent(s.now); found {
 		return last, nil
@@ -73,8 +76,8 @@ func (s *scope) external(ctx context.Context) (*export.External, error) {
 	return found, nil
 }
 
-// findExternal returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or else by a Route. Nil
-// if there is none.
+// findExternal returns where virt-exportproxy can be reached from outside: by an Ingress of the install namespace, or
+// else by a Route. Nil if there is none.
 func (s *scope) findExternal(ctx context.Context) (*export.External, error) {
 	list := &networkingv1.IngressList{}
 	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
@@ -131,7 +134,8 @@ func (s *scope) ingressCA(ctx context.Context, host string, ingress *networkingv
 	}
 	// The Role permits the verb list for Secrets of this namespace, and not get.
 	list := &corev1.SecretList{}
-	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingFields{"metadata.name": name}); err != nil {
+	if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace),
+		client.MatchingFields{"metadata.name": name}); err != nil {
 		return "", fmt.Errorf("read Secret %s/%s of Ingress %s: %w", s.Namespace, name, ingress.Name, err)
 	}
 	if len(list.Items) == 0 {
@@ -169,7 +173,8 @@ func (s *scope) route(ctx context.Context) (*export.External, error) {
 		if host == "" {
 			continue
 		}
-		known, err := kit.Read(ctx, client.ObjectKey{Namespace: s.Namespace, Name: rootCAConfigMap}, &corev1.ConfigMap{}, s.APIReader)
+		known, err := kit.Read(ctx, client.ObjectKey{Namespace: s.Namespace, Name: rootCAConfigMap}, &corev1.ConfigMap{},
+			s.APIReader)
 		if err != nil || known == nil {
 			return &export.External{Host: host}, err
 		}
@@ -180,7 +185,8 @@ func (s *scope) route(ctx context.Context) (*export.External, error) {
 
 // routeHost returns the host under which a Route serves virt-exportproxy, or "".
 func routeHost(route *unstructured.Unstructured) string {
-	if to, _, err := unstructured.NestedString(route.Object, "spec", "to", "name"); err != nil || to != content.ProxyService {
+	if to, _, err := unstructured.NestedString(route.Object, "spec", "to", "name"); err != nil ||
+		to != content.ProxyService {
 		return ""
 	}
 	ingresses, _, err := unstructured.NestedSlice(route.Object, "status", "ingress")

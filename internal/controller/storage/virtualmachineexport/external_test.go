@@ -54,16 +54,20 @@ func route(service string, hosts ...any) *unstructured.Unstructured {
 func TestExternal(t *testing.T) {
 	ca := string(pki.New(t).PEM())
 	withTLS := ingress("tls", "a.example", "virt-exportproxy")
-	withTLS.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "other", Hosts: []string{"b.example"}}, {SecretName: "mine", Hosts: []string{"a.example"}}}
+	withTLS.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "other", Hosts: []string{"b.example"}},
+		{SecretName: "mine", Hosts: []string{"a.example"}}}
 	byDefault := ingress("default", "c.example", "")
 	byDefault.Spec.Rules[0].HTTP = nil
-	byDefault.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "virt-exportproxy"}}
+	byDefault.Spec.DefaultBackend = &networkingv1.IngressBackend{
+		Service: &networkingv1.IngressServiceBackend{Name: "virt-exportproxy"}}
 	elsewhere := ingress("elsewhere", "d.example", "virt-exportproxy")
 	elsewhere.Namespace = "tenant"
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "mine"}, Data: map[string][]byte{"tls.crt": []byte("text\n" + ca), "tls.key": []byte("private")},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "mine"},
+		Data:       map[string][]byte{"tls.crt": []byte("text\n" + ca), "tls.key": []byte("private")},
 	}
-	roots := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: rootCAConfigMap}, Data: map[string]string{rootCAKey: ca}}
+	roots := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: rootCAConfigMap},
+		Data: map[string]string{rootCAKey: ca}}
 	for name, tc := range map[string]struct {
 		objects []client.Object
 		want    *export.External
@@ -81,7 +85,8 @@ func TestExternal(t *testing.T) {
 		"a Route that is not admitted yet": {[]client.Object{route("virt-exportproxy")}, nil},
 		"a Route of another Service":       {[]client.Object{route("virt-api", "r.example")}, nil},
 		"an Ingress and a Route": {
-			[]client.Object{route("virt-exportproxy", "r.example"), ingress("i", "a.example", "virt-exportproxy")}, &export.External{Host: "a.example"},
+			[]client.Object{route("virt-exportproxy", "r.example"), ingress("i", "a.example", "virt-exportproxy")},
+			&export.External{Host: "a.example"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +95,8 @@ func TestExternal(t *testing.T) {
 				t.Fatal(err)
 			}
 			api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.objects...).
-				WithIndex(&corev1.Secret{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).Build()
+				WithIndex(&corev1.Secret{}, "metadata.name",
+					func(o client.Object) []string { return []string{o.GetName()} }).Build()
 			s := &scope{Reconciler: &Reconciler{APIReader: api, Namespace: "kubevirt"}}
 			got, err := s.external(t.Context())
 			if err != nil || (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
@@ -100,7 +106,8 @@ func TestExternal(t *testing.T) {
 	}
 }
 
-// All exports need the same address, and a request for a kind that the cluster does not have reads the list of all kinds.
+// All exports need the same address, and a request for a kind that the cluster does not have reads the list of all
+// kinds.
 func TestExternalIsRemembered(t *testing.T) {
 	lists, failure := 0, errors.New("not now")
 	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{

@@ -66,8 +66,8 @@ func (s *scope) readSource(ctx context.Context, o *export.Observed) error {
 	}
 }
 
-// readVM reads the VM. It reads the VMI from the API server, because the cache may be stale: if a VMI was created meanwhile, its guest
-// would write to the disks while they are read.
+// readVM reads the VM. It reads the VMI from the API server, because the cache may be stale: if a VMI was created
+// meanwhile, its guest would write to the disks while they are read.
 func (s *scope) readVM(ctx context.Context, o *export.Observed) error {
 	key := s.key(s.export.Spec.Source.Name)
 	vm, err := kit.Read(ctx, key, &v1.VirtualMachine{}, s.Client, s.APIReader)
@@ -88,8 +88,8 @@ func (s *scope) readVM(ctx context.Context, o *export.Observed) error {
 	return err
 }
 
-// expanded returns a VM with its instance type and preference applied. If they cannot be applied, it returns the VM unchanged, and the
-// reason.
+// expanded returns a VM with its instance type and preference applied. If they cannot be applied, it returns the VM
+// unchanged, and the reason.
 func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.VirtualMachine, string, error) {
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
 		return vm, "", nil
@@ -99,7 +99,8 @@ func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.Virtua
 	case apierrors.IsNotFound(err):
 		return vm, "The instance type or the preference of the VM does not exist: " + err.Error(), nil
 	case err != nil:
-		return nil, "", fmt.Errorf("instance type and preference of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+		return nil, "", fmt.Errorf("instance type and preference of VirtualMachine %s: %w", client.ObjectKeyFromObject(vm),
+			err)
 	}
 	expanded, conflicts := reference.ExpandVM(vm, specs)
 	if len(conflicts) > 0 {
@@ -109,11 +110,13 @@ func (s *scope) expanded(ctx context.Context, vm *v1.VirtualMachine) (*v1.Virtua
 }
 
 func (s *scope) readSnapshot(ctx context.Context, o *export.Observed) (err error) {
-	o.Snapshot, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client, s.APIReader)
+	o.Snapshot, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1beta1.VirtualMachineSnapshot{}, s.Client,
+		s.APIReader)
 	if err != nil || o.Snapshot == nil {
 		return err
 	}
-	stored, err := kit.Read(ctx, s.key(capture.ContentName(o.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client, s.APIReader)
+	stored, err := kit.Read(ctx, s.key(capture.ContentName(o.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{},
+		s.Client, s.APIReader)
 	if err != nil || stored == nil || !capture.IsContentOf(stored, o.Snapshot) {
 		return err
 	}
@@ -129,18 +132,20 @@ func (s *scope) readSnapshot(ctx context.Context, o *export.Observed) (err error
 	return err
 }
 
-// readBackup reads the backup, and the VMI that has its intent. That VMI is not found by the backup's source, which may be a tracker that is
-// deleted while the backup is pulled. A stale backup or VMI only delays what has to be done: both are watched by the backup's reconciler, whose
-// writes enqueue the export.
+// readBackup reads the backup, and the VMI that has its intent. That VMI is not found by the backup's source, which may
+// be a tracker that is deleted while the backup is pulled. A stale backup or VMI only delays what has to be done: both
+// are watched by the backup's reconciler, whose writes enqueue the export.
 func (s *scope) readBackup(ctx context.Context, o *export.Observed) (err error) {
 	o.Backup, err = kit.Read(ctx, s.key(s.export.Spec.Source.Name), &v1alpha1.VirtualMachineBackup{}, s.Client)
 	if err != nil || o.Backup == nil {
 		return err
 	}
 	guests := &v1.VirtualMachineInstanceList{}
-	err = s.Client.List(ctx, guests, client.InNamespace(s.export.Namespace), client.MatchingFields{virtualmachinebackup.GuestIndex: string(o.Backup.UID)})
+	err = s.Client.List(ctx, guests, client.InNamespace(s.export.Namespace),
+		client.MatchingFields{virtualmachinebackup.GuestIndex: string(o.Backup.UID)})
 	if err != nil {
-		return fmt.Errorf("list the VirtualMachineInstances of namespace %s that may have the backup %s: %w", s.export.Namespace, o.Backup.Name, err)
+		return fmt.Errorf("list the VirtualMachineInstances of namespace %s that may have the backup %s: %w",
+			s.export.Namespace, o.Backup.Name, err)
 	}
 	for i := range guests.Items {
 		if intent := guests.Items[i].Status.DiskBackup; intent != nil && intent.ID == string(o.Backup.UID) {
@@ -184,7 +189,8 @@ func sourceClaims(o *export.Observed) []string {
 	}
 }
 
-// readOwn reads the Service and the Pod of the export. If the cache does not have the Pod yet, its creation is attempted again and fails.
+// readOwn reads the Service and the Pod of the export. If the cache does not have the Pod yet, its creation is
+// attempted again and fails.
 func (s *scope) readOwn(ctx context.Context, o *export.Observed) (err error) {
 	key := s.key(content.ServiceName(s.export.Name))
 	if o.Service, err = kit.Read(ctx, key, &corev1.Service{}, s.APIReader); err != nil {
@@ -194,12 +200,12 @@ func (s *scope) readOwn(ctx context.Context, o *export.Observed) (err error) {
 	return err
 }
 
-// settingsOf returns the settings of a configuration that concern exports. A change of them enqueues all exports. The lifetimes of
-// certificates apply to the next ones.
+// settingsOf returns the settings of a configuration that concern exports. A change of them enqueues all exports. The
+// lifetimes of certificates apply to the next ones.
 func settingsOf(config *clusterconfig.Config) export.Config {
 	return export.Config{
-		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Resources: config.ExporterResources, Verbosity: config.Verbosity.Controller,
-		OCI: config.IsEnabled(clusterconfig.GateOCIExport),
+		Image: config.Images.Exporter, PullPolicy: config.LauncherPullPolicy, Resources: config.ExporterResources,
+		Verbosity: config.Verbosity.Controller, OCI: config.IsEnabled(clusterconfig.GateOCIExport),
 	}
 }
 

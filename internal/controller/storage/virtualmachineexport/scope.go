@@ -123,7 +123,8 @@ func (s *scope) apply(ctx context.Context, observed *export.Observed, step *expo
 	case step.Delete:
 		return s.deletePod(ctx, observed.Pod, step)
 	case step.Stop:
-		_, err := optimistic.Patch(ctx, s.Client, observed.Pod, func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](export.StopDeadline) })
+		_, err := optimistic.Patch(ctx, s.Client, observed.Pod,
+			func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](export.StopDeadline) })
 		if err != nil {
 			return fmt.Errorf("patch the deadline of Pod %s: %w", client.ObjectKeyFromObject(observed.Pod), err)
 		}
@@ -138,8 +139,8 @@ func (s *scope) apply(ctx context.Context, observed *export.Observed, step *expo
 	return nil
 }
 
-// create creates an object. If it exists already, the cache was stale, or the next reconciliation reports that the object does not belong
-// to the export.
+// create creates an object. If it exists already, the cache was stale, or the next reconciliation reports that the
+// object does not belong to the export.
 func (s *scope) create(ctx context.Context, object client.Object, reason, text string) (created bool, err error) {
 	if pod, ok := object.(*corev1.Pod); ok {
 		err = kit.CreatePod(ctx, s.Client, s.APIReader, pod, export.Container)
@@ -153,12 +154,14 @@ func (s *scope) create(ctx context.Context, object client.Object, reason, text s
 		return false, fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
 	}
 	if reason != "" {
-		s.Recorder.Eventf(s.export, nil, corev1.EventTypeNormal, reason, actionExport, "%s %s/%s", text, object.GetNamespace(), object.GetName())
+		s.Recorder.Eventf(s.export, nil, corev1.EventTypeNormal, reason, actionExport, "%s %s/%s", text,
+			object.GetNamespace(), object.GetName())
 	}
 	return true, nil
 }
 
-// createPod creates the Pod. The cache contains only the Pods of exporters, so another Pod of that name is detected only here.
+// createPod creates the Pod. The cache contains only the Pods of exporters, so another Pod of that name is detected
+// only here.
 func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	created, err := s.create(ctx, pod, exportapi.ExporterPodCreatedEvent, "Created exporter pod")
 	if err != nil || created {
@@ -171,7 +174,8 @@ func (s *scope) createPod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// cutOff is the grace period, in seconds, of a Pod whose source is in use: a download must not be completed while a guest writes.
+// cutOff is the grace period, in seconds, of a Pod whose source is in use: a download must not be completed while a
+// guest writes.
 const cutOff = 1
 
 // deletePod deletes the Pod that was read.
@@ -185,7 +189,8 @@ func (s *scope) deletePod(ctx context.Context, pod *corev1.Pod, step *export.Ste
 	}
 	switch {
 	case step.Paused:
-		s.Recorder.Eventf(s.export, nil, corev1.EventTypeWarning, exportapi.ExportPausedEvent, actionExport, "Pod %s/%s is deleted because the source is in use", pod.Namespace, pod.Name)
+		s.Recorder.Eventf(s.export, nil, corev1.EventTypeWarning, exportapi.ExportPausedEvent, actionExport,
+			"Pod %s/%s is deleted because the source is in use", pod.Namespace, pod.Name)
 	case step.Ended:
 		s.Recorder.Eventf(s.export, nil, corev1.EventTypeWarning, exportapi.ExporterPodFailedOrCompletedEvent, actionExport,
 			"Exporter pod %s/%s is in phase %s", pod.Namespace, pod.Name, pod.Status.Phase)
@@ -195,7 +200,8 @@ func (s *scope) deletePod(ctx context.Context, pod *corev1.Pod, step *export.Ste
 
 // owner makes the export the owner of a Secret.
 func (s *scope) owner() []metav1.OwnerReference {
-	return []metav1.OwnerReference{*metav1.NewControllerRef(s.export, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+	return []metav1.OwnerReference{*metav1.NewControllerRef(s.export,
+		exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
 }
 
 const (
@@ -204,8 +210,8 @@ const (
 	tokenCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 )
 
-// createToken creates the Secret with a random token. As in KubeVirt, an existing Secret is used: virt-controller reads no Secrets of
-// tenants.
+// createToken creates the Secret with a random token. As in KubeVirt, an existing Secret is used: virt-controller reads
+// no Secrets of tenants.
 func (s *scope) createToken(ctx context.Context) error {
 	name, _ := export.TokenName(s.export)
 	token, err := newToken()
@@ -222,7 +228,8 @@ func (s *scope) createToken(ctx context.Context) error {
 // newToken returns a random token.
 func newToken() (string, error) {
 	out := make([]byte, 0, tokenLength)
-	const fair = 256 / len(tokenCharacters) * len(tokenCharacters) // greater bytes would make some characters more frequent
+	// greater bytes would make some characters more frequent
+	const fair = 256 / len(tokenCharacters) * len(tokenCharacters)
 	for buffer := make([]byte, 2*tokenLength); ; {
 		if _, err := rand.Read(buffer); err != nil {
 			return "", fmt.Errorf("cannot make a token: %w", err)
@@ -238,8 +245,8 @@ func newToken() (string, error) {
 	}
 }
 
-// createCertificate creates the Secret with the certificate of the exporter. Its name is derived from the export and the time at which the
-// certificate expires, so a Secret that exists is the right one.
+// createCertificate creates the Secret with the certificate of the exporter. Its name is derived from the export and
+// the time at which the certificate expires, so a Secret that exists is the right one.
 func (s *scope) createCertificate(ctx context.Context, step *export.Step) error {
 	subject := certificate.Subject{DNSNames: []string{content.ServerName(s.export.Namespace, s.export.Name)}}
 	crt, key, err := s.authority.Issue(subject, s.now, step.CertificateEnd)
@@ -255,5 +262,6 @@ func (s *scope) createCertificate(ctx context.Context, step *export.Step) error 
 
 // writeStatus writes the status if it changed.
 func (s *scope) writeStatus(ctx context.Context, status *exportv1.VirtualMachineExportStatus) error {
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.export, func(e *exportv1.VirtualMachineExport) { e.Status = status }))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.export, func(e *exportv1.VirtualMachineExport) { e.Status = status }))
 }

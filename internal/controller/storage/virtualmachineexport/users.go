@@ -19,14 +19,16 @@ import (
 // onNode selects the Pods that may use a volume: they have a node, and have not ended.
 var onNode = fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), podstate.NotTerminal)
 
-// readUsers reads whether other Pods use a claim of the source. What was found a moment ago suffices, since exports poll.
+// readUsers reads whether other Pods use a claim of the source. What was found a moment ago suffices, since exports
+// poll.
 func (s *scope) readUsers(ctx context.Context, o *export.Observed) error {
 	return s.readUsersNotOlder(ctx, o, claimusers.ResultTTL)
 }
 
-// readUsersNotOlder reads whether other Pods use a claim of the source, for which the export would have to wait. It stops at the first such
-// claim, and reads no Pods if the export waits for something else. Launcher Pods are in the cache; those without a node count as well,
-// because their guests are about to start. Of other Pods, a scan that found none counts if it is younger than maxAge.
+// readUsersNotOlder reads whether other Pods use a claim of the source, for which the export would have to wait. It
+// stops at the first such claim, and reads no Pods if the export waits for something else. Launcher Pods are in the
+// cache; those without a node count as well, because their guests are about to start. Of other Pods, a scan that found
+// none counts if it is younger than maxAge.
 func (s *scope) readUsersNotOlder(ctx context.Context, o *export.Observed, maxAge time.Duration) error {
 	contested := o.Contested()
 	for _, name := range contested {
@@ -44,7 +46,8 @@ func (s *scope) readUsersNotOlder(ctx context.Context, o *export.Observed, maxAg
 	if len(contested) == 0 {
 		return nil
 	}
-	scanner := claimusers.Scanner{Cached: s.Client, API: s.APIReader, Selector: onNode, Ignore: isExporter, Recent: &s.users}
+	scanner := claimusers.Scanner{Cached: s.Client, API: s.APIReader, Selector: onNode, Ignore: isExporter,
+		Recent: &s.users}
 	used, err := scanner.Used(ctx, s.export.Namespace, contested, s.now, maxAge)
 	for name := range used {
 		o.Used[name] = true

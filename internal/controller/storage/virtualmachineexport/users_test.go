@@ -32,7 +32,8 @@ type podPages struct {
 
 func (p *podPages) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	options := (&client.ListOptions{}).ApplyOptions(opts)
-	p.asked = append(p.asked, fmt.Sprintf("%s %d %s %s", options.Namespace, options.Limit, options.Continue, options.FieldSelector))
+	p.asked = append(p.asked,
+		fmt.Sprintf("%s %d %s %s", options.Namespace, options.Limit, options.Continue, options.FieldSelector))
 	pods, ok := list.(*corev1.PodList)
 	if !ok {
 		return fmt.Errorf("a list of %T", list)
@@ -59,10 +60,12 @@ func podWith(name string, claims ...string) corev1.Pod {
 func TestUsersAreReadInPages(t *testing.T) {
 	exporter := podWith("exporter", "data")
 	exporter.OwnerReferences = []metav1.OwnerReference{
-		*metav1.NewControllerRef(exportIn("a", "other", "", "PersistentVolumeClaim", "data"), exportv1.GroupVersion.WithKind("VirtualMachineExport")),
+		*metav1.NewControllerRef(exportIn("a", "other", "", "PersistentVolumeClaim", "data"),
+			exportv1.GroupVersion.WithKind("VirtualMachineExport")),
 	}
 	launcher := podWith("virt-launcher-x", "more")
-	pages := [][]corev1.Pod{{podWith("unrelated", "unrelated"), exporter}, {}, {podWith("user", "unrelated", "data")}, {podWith("another", "more")}}
+	pages := [][]corev1.Pod{{podWith("unrelated", "unrelated"), exporter}, {}, {podWith("user", "unrelated", "data")},
+		{podWith("another", "more")}}
 	const first, second, third = "a 50  SELECTOR", "a 50 1 SELECTOR", "a 50 2 SELECTOR"
 	for name, tc := range map[string]struct {
 		launchers []client.Object
@@ -91,8 +94,8 @@ func TestUsersAreReadInPages(t *testing.T) {
 					return claimusers.ClaimsOf(pod)
 				}).Build()
 			w := &export.Observed{
-				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]string{}, Used: map[string]bool{},
-				Claims: map[string]*corev1.PersistentVolumeClaim{},
+				Export: exportIn("a", "export", "", "PersistentVolumeClaim", "data"), Unfilled: map[string]string{},
+				Used: map[string]bool{}, Claims: map[string]*corev1.PersistentVolumeClaim{},
 			}
 			for _, claim := range []string{"data", "more", "unused"} {
 				w.Claims[claim] = builder.MakePVC(claim).Namespace("a").Bound("1Gi").Obj()
@@ -107,7 +110,8 @@ func TestUsersAreReadInPages(t *testing.T) {
 				used = append(used, claim)
 			}
 			for i := range tc.asked {
-				tc.asked[i] = strings.ReplaceAll(tc.asked[i], "SELECTOR", "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
+				tc.asked[i] = strings.ReplaceAll(tc.asked[i], "SELECTOR",
+					"spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
 			}
 			if strings.Join(used, " ") != tc.used || !slices.Equal(api.asked, tc.asked) {
 				t.Errorf("got %v, asked for %q; want %s, %q", used, api.asked, tc.used, tc.asked)
@@ -119,14 +123,16 @@ func TestUsersAreReadInPages(t *testing.T) {
 // ofVM makes an export that of a VM.
 func ofVM(w *export.Observed) {
 	w.Export = exportIn("a", "export", "kubevirt.io", "VirtualMachine", "vm")
-	w.VM = builder.MakeVM("vm").Namespace("a").Template(builder.MakeVMI("vm").PVC("root", "data").PVC("second", "unused")).Obj()
+	w.VM = builder.MakeVM("vm").Namespace("a").Template(
+		builder.MakeVMI("vm").PVC("root", "data").PVC("second", "unused")).Obj()
 }
 
 // Before the Pod is created, what was found for a poll is not enough.
 func TestUsersAreReadAgainBeforeThePodIsCreated(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	api := &podPages{pages: [][]corev1.Pod{{podWith("user", "data")}}}
-	cached := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, claimusers.Index, func(client.Object) []string { return nil }).Build()
+	cached := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, claimusers.Index,
+		func(client.Object) []string { return nil }).Build()
 	r := &Reconciler{APIReader: api, Client: cached}
 	object := exportIn("a", "export", "", "PersistentVolumeClaim", "data")
 	object.CreationTimestamp = metav1.NewTime(now)

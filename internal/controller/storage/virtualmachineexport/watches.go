@@ -37,7 +37,8 @@ const (
 	kindBackup   = export.KindBackup
 )
 
-// sourceField is the field of the index of exports. Its values are the kind of the source, alone and with the source's name.
+// sourceField is the field of the index of exports. Its values are the kind of the source, alone and with the source's
+// name.
 const sourceField = "source"
 
 var sourceIndex = kit.IndexBy(&exportv1.VirtualMachineExport{}, sourceField, sourceValues)
@@ -61,8 +62,9 @@ func hasEnded(object client.Object) bool {
 	}
 }
 
-// exportChanges accepts the creation and the deletion of an export, and changes of its spec and of its owners. The status is written by its
-// reconciler, which plans again when its RequeueAfter has passed, and anybody may change labels and annotations all the time.
+// exportChanges accepts the creation and the deletion of an export, and changes of its spec and of its owners. The
+// status is written by its reconciler, which plans again when its RequeueAfter has passed, and anybody may change
+// labels and annotations all the time.
 var exportChanges = kit.Updates(func(before, after client.Object) bool {
 	return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
 		!equality.Semantic.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
@@ -86,7 +88,8 @@ func claimStateOf(object client.Object) claimState {
 	}
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	state := claimState{
-		phase: claim.Status.Phase, deleted: claim.DeletionTimestamp != nil, stateOf: claim.Labels[v1.PersistentStateLabel], size: size.String(),
+		phase: claim.Status.Phase, deleted: claim.DeletionTimestamp != nil, stateOf: claim.Labels[v1.PersistentStateLabel],
+		size: size.String(),
 	}
 	state.content, state.hasContent = claim.Annotations[cdi.ContentTypeAnnotation]
 	if owner := metav1.GetControllerOf(claim); owner != nil {
@@ -96,7 +99,8 @@ func claimStateOf(object client.Object) claimState {
 }
 
 // claimChanges accepts the creation and the deletion of a claim, and the changes on which exports depend.
-var claimChanges = kit.Updates(func(before, after client.Object) bool { return claimStateOf(before) != claimStateOf(after) })
+var claimChanges = kit.Updates(
+	func(before, after client.Object) bool { return claimStateOf(before) != claimStateOf(after) })
 
 // exportsByIndex returns the exports of a namespace with this value in the index.
 func (r *Reconciler) exportsByIndex(ctx context.Context, namespace, value string) []ctrl.Request {
@@ -147,7 +151,8 @@ func (r *Reconciler) exportsOfLauncher(ctx context.Context, object client.Object
 	return r.exportsOfClaims(ctx, pod.Namespace, claims...)
 }
 
-// exportsOfDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or removed.
+// exportsOfDataVolume returns the exports that read the claim of a DataVolume, or all if the importer was installed or
+// removed.
 func (r *Reconciler) exportsOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
 		return kit.Requests(ctx, r.Client, &exportv1.VirtualMachineExportList{})
@@ -165,7 +170,8 @@ func (r *Reconciler) exportsOfClaims(ctx context.Context, namespace string, clai
 		requests = append(requests, r.exportsByIndex(ctx, namespace, kindClaim+"/"+claim)...)
 	}
 	list := &exportv1.VirtualMachineExportList{}
-	err := r.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{sourceField: kindVM}, client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{sourceField: kindVM},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		if ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "Cannot list the exports of VMs", "namespace", namespace)

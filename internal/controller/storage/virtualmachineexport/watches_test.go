@@ -49,16 +49,20 @@ func TestWhatConcernsExports(t *testing.T) {
 	ofSnapshot := exportIn("a", "of-snapshot", "snapshot.kubevirt.io", "VirtualMachineSnapshot", "snap")
 	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		vm("vm", "data"), vm("other", "other"), ofSnapshot,
-		exportIn("a", "of-claim", "", "PersistentVolumeClaim", "data"), exportIn("b", "elsewhere", "", "PersistentVolumeClaim", "data"),
-		exportIn("a", "of-vm", "kubevirt.io", "VirtualMachine", "vm"), exportIn("a", "of-other", "kubevirt.io", "VirtualMachine", "other"),
+		exportIn("a", "of-claim", "", "PersistentVolumeClaim", "data"),
+		exportIn("b", "elsewhere", "", "PersistentVolumeClaim", "data"),
+		exportIn("a", "of-vm", "kubevirt.io", "VirtualMachine", "vm"),
+		exportIn("a", "of-other", "kubevirt.io", "VirtualMachine", "other"),
 		exportIn("a", "of-nothing", "kubevirt.io", "VirtualMachine", "nothing"),
 	).WithIndex(&exportv1.VirtualMachineExport{}, sourceField, func(o client.Object) []string {
 		export, _ := o.(*exportv1.VirtualMachineExport)
 		return sourceValues(export)
 	}).Build()}
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "a", Name: name} }
-	made, state := &corev1.PersistentVolumeClaim{ObjectMeta: in("of-snapshot-root")}, &corev1.PersistentVolumeClaim{ObjectMeta: in("state")}
-	made.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ofSnapshot, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+	made, state := &corev1.PersistentVolumeClaim{ObjectMeta: in("of-snapshot-root")},
+		&corev1.PersistentVolumeClaim{ObjectMeta: in("state")}
+	made.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ofSnapshot,
+		exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
 	state.Labels = map[string]string{v1.PersistentStateLabel: "other"}
 	launcher := &corev1.Pod{ObjectMeta: in("virt-launcher-x"), Spec: corev1.PodSpec{Volumes: []corev1.Volume{
 		{Name: "scratch"},
@@ -106,7 +110,8 @@ func TestEachVMIsReadOnce(t *testing.T) {
 		}
 	}
 	reads := map[string]int{}
-	objects := []client.Object{builder.MakeVM("vm").Namespace("a").Template(builder.MakeVMI("vm").PVC("root", "data").PVC("more", "more")).Obj()}
+	objects := []client.Object{builder.MakeVM("vm").Namespace("a").Template(
+		builder.MakeVMI("vm").PVC("root", "data").PVC("more", "more")).Obj()}
 	for i := range 5 {
 		objects = append(objects, exportIn("a", fmt.Sprintf("of-vm-%d", i), "kubevirt.io", "VirtualMachine", "vm"),
 			exportIn("a", fmt.Sprintf("of-broken-%d", i), "kubevirt.io", "VirtualMachine", "broken"))
@@ -117,7 +122,8 @@ func TestEachVMIsReadOnce(t *testing.T) {
 			return sourceValues(export)
 		}).
 		WithInterceptorFuncs(interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+				opts ...client.GetOption) error {
 				reads[key.Name]++
 				if key.Name == "broken" {
 					return errors.New("not now")
@@ -178,7 +184,8 @@ func TestWhatMattersOfAClaim(t *testing.T) {
 			c.Annotations = map[string]string{cdi.ContentTypeAnnotation: ""}
 		}, true},
 		"its owner": {func(c *corev1.PersistentVolumeClaim) {
-			c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
+			c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+				exportv1.GroupVersion.WithKind("VirtualMachineExport"))}
 		}, true},
 		"its VM": {func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{v1.PersistentStateLabel: "vm"} }, true},
 		"its size": {func(c *corev1.PersistentVolumeClaim) {

@@ -56,7 +56,8 @@ func newExports() *exports {
 		events: &RecordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()),
 		ns: NewNamespace(), install: NewInstallNamespace(),
 	}
-	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}))
+	store := clusterconfig.NewStore(
+		clusterconfig.WithImages(clusterconfig.Images{Exporter: "example.org/virt-exportserver:v1"}))
 	w.Reconciler = &virtualmachineexport.Reconciler{
 		Client: w.Writes, APIReader: AsController, Pods: ExporterPods{Reader: K8sClient}, Recorder: w.events,
 		DataVolumes: DataVolumes{}, VolumeSnapshots: VolumeSnapshots{}, Config: store, Namespace: w.install, Clock: w.clock,
@@ -167,7 +168,8 @@ func readyMessage(of *vmExport) string {
 // vm creates a stopped VM with a disk.
 func (w *exports) vm() *v1.VirtualMachine {
 	GinkgoHelper()
-	vm := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").PVC("root", "root")).Obj()
+	vm := builder.MakeVM("vm").Namespace(w.ns).Strategy(v1.RunStrategyHalted).Template(
+		builder.MakeVMI("vm").PVC("root", "root")).Obj()
 	ExpectCreated(vm)
 	w.claim("root")
 	return ExpectExists(vm)

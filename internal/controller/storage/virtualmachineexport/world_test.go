@@ -28,7 +28,8 @@ func TestGuestOfABackupWhoseTrackerIsGone(t *testing.T) {
 		}
 	}
 	backup := &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "b-uid"}}
-	backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "gone"}
+	backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+		Kind: "VirtualMachineBackupTracker", Name: "gone"}
 	guest := func(namespace, name, uid string) *v1.VirtualMachineInstance {
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		vmi.Status.DiskBackup = &v1.DiskBackup{ID: uid}
@@ -46,7 +47,8 @@ func TestGuestOfABackupWhoseTrackerIsGone(t *testing.T) {
 				vmi, _ := o.(*v1.VirtualMachineInstance)
 				return backupplan.UIDs(vmi)
 			}).Build()
-		s := &scope{Reconciler: &Reconciler{Client: cached}, export: exportIn("a", "b", "backup.kubevirt.io", "VirtualMachineBackup", "b")}
+		s := &scope{Reconciler: &Reconciler{Client: cached},
+			export: exportIn("a", "b", "backup.kubevirt.io", "VirtualMachineBackup", "b")}
 		w := &export.Observed{Export: s.export}
 		if err := s.readBackup(t.Context(), w); err != nil {
 			t.Fatal(err)

@@ -43,9 +43,9 @@ func (e *refusedError) Error() string {
 // Unwrap returns the API server's error.
 func (e *refusedError) Unwrap() error { return e.err }
 
-// apply applies the changes of a step until one fails, and reports whether there are any. They do not depend on each other. There may be
-// hundreds, and the next reconciliation tries the rest again. So the checks come first, then the changes that unlock the target, and then
-// those that free storage for new claims.
+// apply applies the changes of a step until one fails, and reports whether there are any. They do not depend on each
+// other. There may be hundreds, and the next reconciliation tries the rest again. So the checks come first, then the
+// changes that unlock the target, and then those that free storage for new claims.
 func apply(ctx context.Context, s *scope, observed *restore.Observed, step *restore.Step) (bool, error) {
 	if step.Check != nil {
 		if err := check(ctx, s, step.Check.DeepCopy()); err != nil {
@@ -113,7 +113,8 @@ func create(ctx context.Context, s *scope, object client.Object, options ...clie
 	return fmt.Errorf("create %T %s: %w", object, client.ObjectKeyFromObject(object), err)
 }
 
-// update writes a changed copy of an object, if the object has not changed since it was read. Fields that our types do not have are kept.
+// update writes a changed copy of an object, if the object has not changed since it was read. Fields that our types do
+// not have are kept.
 func update(ctx context.Context, s *scope, live, changed client.Object, options ...client.PatchOption) error {
 	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(live), options...); err != nil {
 		return fmt.Errorf("patch %T %s: %w", changed, client.ObjectKeyFromObject(live), err)
@@ -123,12 +124,14 @@ func update(ctx context.Context, s *scope, live, changed client.Object, options 
 
 // lock sets restoreInProgress: the target does not start until it is removed.
 func lock(ctx context.Context, s *scope) error {
-	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress = ptr.To(s.restore.Name) })
+	return s.patchTargetStatus(ctx,
+		func(status *v1.VirtualMachineStatus) { status.RestoreInProgress = ptr.To(s.restore.Name) })
 }
 
 // unlock removes restoreInProgress, and memoryDumpRequest, because the volume of the memory dump is not restored.
 func unlock(ctx context.Context, s *scope) error {
-	return s.patchTargetStatus(ctx, func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
+	return s.patchTargetStatus(ctx,
+		func(status *v1.VirtualMachineStatus) { status.RestoreInProgress, status.MemoryDumpRequest = nil, nil })
 }
 
 // unlockAbandoned unlocks the VMs that are locked for a restore that does not restore them.
@@ -167,7 +170,8 @@ func stop(ctx context.Context, s *scope) error {
 			status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{stop.MadeUnder(strategy)}
 		})
 	default:
-		_, err := optimistic.Patch(ctx, s.Client, s.target, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
+		_, err := optimistic.Patch(ctx, s.Client, s.target,
+			func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
 		if err != nil {
 			return fmt.Errorf("stop VirtualMachine %s: %w", client.ObjectKeyFromObject(s.target), err)
 		}

@@ -24,7 +24,8 @@ func (r *recorded) Eventf(regarding, _ runtime.Object, kind, reason, _, note str
 }
 
 func TestADataVolumeThatCannotBeCreatedIsReportedOnTheRestore(t *testing.T) {
-	for name, target := range map[string]*v1.VirtualMachine{"an existing VM": builder.MakeVM("vm").Obj(), "a new VM": nil} {
+	for name, target := range map[string]*v1.VirtualMachine{"an existing VM": builder.MakeVM("vm").Obj(),
+		"a new VM": nil} {
 		var got recorded
 		s := &scope{
 			Reconciler: &Reconciler{Recorder: &got}, restore: restoreTo("back", "vm", "snap", nil), target: target,

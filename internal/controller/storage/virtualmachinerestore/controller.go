@@ -27,7 +27,8 @@ import (
 // restoreWorkers is how many restores are reconciled at the same time.
 const restoreWorkers = 3
 
-// DataVolumes reads the DataVolumes of the importer and enqueues the restores that they concern. datavolume.Store is one.
+// DataVolumes reads the DataVolumes of the importer and enqueues the restores that they concern. datavolume.Store is
+// one.
 type DataVolumes interface {
 	// List returns the DataVolumes of a namespace, or datavolume.ErrNotInstalled.
 	List(ctx context.Context, namespace string) ([]cdi.DataVolume, error)
@@ -76,7 +77,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachinerestore").
 		For(&v1beta1.VirtualMachineRestore{}).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfVM)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfTarget), builder.WithPredicates(kit.CreationsAndDeletions)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfTarget),
+			builder.WithPredicates(kit.CreationsAndDeletions)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfClaim)).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfSnapshot)).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(r.restoresOfContent)).

@@ -93,7 +93,8 @@ var _ = Describe("VirtualMachineRestore", func() {
 		r.Provision()
 		r.Step(of)
 		Expect(metav1.IsControlledBy(ExpectExists(made), r.VM)).To(BeTrue())
-		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=True: Updating target spec", "Ready=False: Waiting for target update"))
+		Expect(conditionsOf(of)).To(
+			HaveExactElements("Progressing=True: Updating target spec", "Ready=False: Waiting for target update"))
 		Expect(ExpectExists(r.VM).ResourceVersion).To(Equal(version))
 		r.expectQuiet(of)
 		r.Provision()
@@ -125,10 +126,12 @@ var _ = Describe("VirtualMachineRestore", func() {
 		Expect(of.Status.Restores).To(Equal(restored))
 		Expect(of.Status.DeletedDataVolumes).To(ConsistOf("root-dv"))
 		Expect(of.Status.RestoreTime).NotTo(BeNil())
-		Expect(conditionsOf(of)).To(HaveExactElements("Progressing=False: Operation complete", "Ready=True: Operation complete"))
+		Expect(conditionsOf(of)).To(
+			HaveExactElements("Progressing=False: Operation complete", "Ready=True: Operation complete"))
 		claim := r.Claims()[restored[1].PersistentVolumeClaimName]
 		Expect(metav1.IsControlledBy(claim, r.VM)).To(BeTrue())
-		Expect(claim.Spec.Resources.Requests.Storage().String()).To(Equal("2Gi"), "the VolumeSnapshot needs more than the claim requested")
+		Expect(claim.Spec.Resources.Requests.Storage().String()).
+			To(Equal("2Gi"), "the VolumeSnapshot needs more than the claim requested")
 	})
 
 	It("replaces claims in place, and keeps the importer from making others", func() {
@@ -141,7 +144,8 @@ var _ = Describe("VirtualMachineRestore", func() {
 			Expect(after).To(HaveKey(name))
 			Expect(after[name].UID).NotTo(Equal(claim.UID))
 		}
-		Expect(ExpectExists(DataVolume(r.NS, "root-dv")).Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
+		Expect(ExpectExists(DataVolume(r.NS, "root-dv")).Annotations).
+			To(HaveKeyWithValue("cdi.kubevirt.io/storage.prePopulated", "root-dv"))
 		Expect(ExpectExists(r.VM).Spec.Template.Spec.Volumes[1].PersistentVolumeClaim.ClaimName).To(Equal("data-pvc"))
 		Expect(r.Writes.TakeOnly(deleteClaim)).To(HaveLen(2), "no restored claim is deleted again")
 	})
@@ -163,10 +167,12 @@ var _ = Describe("VirtualMachineRestore", func() {
 
 	It("replaces a revision that has changed, and deletes none of another owner", func() {
 		Expect(K8sClient.Delete(ctx, revision(RevisionOfVM))).To(Succeed())
-		r.Revision(RevisionOfVM, *metav1.NewControllerRef(r.Snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
+		r.Revision(RevisionOfVM,
+			*metav1.NewControllerRef(r.Snapshot, snapshotv1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 		of := r.Restore()
 		r.until(of, func() bool {
-			return slices.Contains(r.events.Take(), encountered+"ControllerRevision "+r.NS+"/"+RevisionOfVM+" exists already and belongs to another object")
+			return slices.Contains(r.events.Take(),
+				encountered+"ControllerRevision "+r.NS+"/"+RevisionOfVM+" exists already and belongs to another object")
 		})
 		foreign := ExpectExists(revision(RevisionOfVM))
 		foreign.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(r.VM, v1.VirtualMachineGroupVersionKind)}
@@ -235,7 +241,8 @@ var _ = Describe("VirtualMachineRestore", func() {
 		ExpectExists(of).Finalizers = append(of.Finalizers, "user/finalizer")
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		Expect(K8sClient.Delete(ctx, of)).To(Succeed())
-		ExpectExists(of).Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{{VolumeName: "data", RestoreName: "mine"}}
+		ExpectExists(of).Spec.VolumeRestoreOverrides = []snapshotv1beta1.VolumeRestoreOverride{{VolumeName: "data",
+			RestoreName: "mine"}}
 		Expect(K8sClient.Update(ctx, of)).To(Succeed())
 		before := r.objects()
 		for range 3 {
@@ -259,7 +266,8 @@ var _ = Describe("VirtualMachineRestore", func() {
 	})
 
 	It("unlocks the VM without its memory dump", func() {
-		ExpectExists(r.VM).Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "dump", Phase: v1.MemoryDumpCompleted}
+		ExpectExists(r.VM).Status.MemoryDumpRequest = &v1.VirtualMachineMemoryDumpRequest{ClaimName: "dump",
+			Phase: v1.MemoryDumpCompleted}
 		Expect(K8sClient.Status().Update(ctx, r.VM)).To(Succeed())
 		r.finish(r.Restore())
 		Expect(ExpectExists(r.VM).Status.MemoryDumpRequest).To(BeNil())
@@ -295,7 +303,8 @@ var _ = Describe("VirtualMachineRestore of a VM that runs", func() {
 	It("fails at once with FailImmediate, for good", func() {
 		of := started(snapshotv1beta1.VirtualMachineRestoreFailImmediate)
 		r.Step(of)
-		Expect(conditionsOf(of)).To(ContainElement("Failure=True: Restore target VMI must be powered off before restore operation"))
+		Expect(conditionsOf(of)).To(
+			ContainElement("Failure=True: Restore target VMI must be powered off before restore operation"))
 		Expect(r.events.Take()).To(ConsistOf(HavePrefix("Warning Operation failed: ")))
 		expectRunning()
 		halt()

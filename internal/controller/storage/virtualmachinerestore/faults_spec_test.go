@@ -72,7 +72,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 
 	It("reports once that the VM cannot be written, keeps it locked, and goes on when it can", func() {
 		r := newRestores()
-		refused := apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm", errors.New("denied by team.example"))
+		refused := apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "vm",
+			errors.New("denied by team.example"))
 		requests := 0
 		r.Writes.Fail = func(request string) error {
 			if request == patchVM {
@@ -89,7 +90,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 			return len(events) > 0
 		})
 		Expect(events).To(ConsistOf(And(HavePrefix(encountered), ContainSubstring("denied by team.example"))))
-		Expect(conditionsOf(of)).To(HaveExactElements(ContainSubstring("denied by team.example"), ContainSubstring("denied by team.example")))
+		Expect(conditionsOf(of)).To(
+			HaveExactElements(ContainSubstring("denied by team.example"), ContainSubstring("denied by team.example")))
 		Expect(r.LockedBy()).To(Equal("back"))
 		for range 3 {
 			r.FakeClock.SetTime(r.FakeClock.Now().Add(15 * time.Second))
@@ -106,7 +108,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		text := "VirtualMachine " + r.NS + `/other cannot be created: VirtualMachine.kubevirt.io "other" is invalid: spec.template: Required value: missing`
 		return []any{Equal("Progressing=False: " + text), Equal("Ready=False: " + text), Equal("Failure=True: " + text)}
 	}
-	invalid := apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), "other", field.ErrorList{field.Required(field.NewPath("spec", "template"), "missing")})
+	invalid := apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), "other",
+		field.ErrorList{field.Required(field.NewPath("spec", "template"), "missing")})
 
 	It("fails for good, before it has created anything, if its new VM is not valid", func() {
 		r := newRestores()
@@ -119,7 +122,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of, before := r.Restore(toNewVM), r.objects()
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(HaveExactElements(failure(r)...))
-		Expect(r.events.Take()).To(ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
+		Expect(r.events.Take()).To(
+			ConsistOf(And(HavePrefix("Warning Operation failed: "), ContainSubstring("spec.template: Required value: missing"))))
 		Expect(r.objects()).To(Equal(before))
 		r.Writes.Fail = nil
 		Expect(r.expectQuiet(of).RequeueAfter).To(BeZero())
@@ -136,7 +140,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		of, before := r.Restore(inPlace), r.objects()
 		r.until(of, func() bool { return restore.Finished(ExpectExists(of).Status) })
 		Expect(conditionsOf(of)).To(ContainElement(And(
-			HavePrefix("Failure=True: VirtualMachine "+r.NS+"/vm cannot be restored: "), ContainSubstring("spec.template: Required value: missing"))))
+			HavePrefix("Failure=True: VirtualMachine "+r.NS+"/vm cannot be restored: "),
+			ContainSubstring("spec.template: Required value: missing"))))
 		Expect(r.LockedBy()).To(BeEmpty())
 		Expect(r.objects()).To(Equal(before))
 		r.Writes.Fail = nil
@@ -171,7 +176,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		r.Writes.Fail = func(request string) error {
 			if request == createVM {
 				if requests++; requests < 3 {
-					return apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "other", errors.New("exceeded quota"))
+					return apierrors.NewForbidden(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), "other",
+						errors.New("exceeded quota"))
 				}
 			}
 			return nil
@@ -246,7 +252,8 @@ var _ = Describe("VirtualMachineRestore with faults", func() {
 		})
 		Expect(events).To(ConsistOf(
 			HavePrefix(encountered+"Failed to create restore DataVolume: injected"),
-			And(HavePrefix("Warning RestoreDataVolumeCreateError: Error creating restore DataVolume "), HaveSuffix(" [*v1beta1.VirtualMachineRestore]"))))
+			And(HavePrefix("Warning RestoreDataVolumeCreateError: Error creating restore DataVolume "),
+				HaveSuffix(" [*v1beta1.VirtualMachineRestore]"))))
 	},
 		Entry("of an existing VM", func(*snapshotv1beta1.VirtualMachineRestoreSpec) {}),
 		Entry("of a new VM", toNewVM),
@@ -398,7 +405,8 @@ type withObject struct{ *RecordedEvents }
 
 //nolint:revive // argument-limit: the signature is client-go's.
 func (o withObject) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
-	o.RecordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%T]", append(slices.Clone(args), regarding)...)
+	o.RecordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%T]",
+		append(slices.Clone(args), regarding)...)
 }
 
 // unreadable are VolumeSnapshots that cannot be read.

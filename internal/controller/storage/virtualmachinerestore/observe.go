@@ -33,7 +33,8 @@ func (s *scope) readTarget(ctx context.Context, from client.Reader) (err error) 
 func observe(ctx context.Context, s *scope) (restore.Observed, error) {
 	observed := restore.Observed{Now: s.now, Restore: s.restore, Target: s.target, Patches: &s.patches}
 	for _, part := range []func(context.Context, *restore.Observed) error{
-		s.readInstance, s.readSnapshot, s.readClaims, s.readDataVolumes, s.readVolumeSnapshots, s.readRevisions, s.readStorageClasses,
+		s.readInstance, s.readSnapshot, s.readClaims, s.readDataVolumes, s.readVolumeSnapshots, s.readRevisions,
+		s.readStorageClasses,
 	} {
 		if err := part(ctx, &observed); err != nil {
 			return observed, err
@@ -60,11 +61,13 @@ func (s *scope) key(name string) client.ObjectKey {
 }
 
 func (s *scope) readSnapshot(ctx context.Context, observed *restore.Observed) (err error) {
-	observed.Snapshot, err = kit.Read(ctx, s.key(s.restore.Spec.VirtualMachineSnapshotName), &v1beta1.VirtualMachineSnapshot{}, s.Client)
+	observed.Snapshot, err = kit.Read(ctx, s.key(s.restore.Spec.VirtualMachineSnapshotName),
+		&v1beta1.VirtualMachineSnapshot{}, s.Client)
 	if err != nil || observed.Snapshot == nil {
 		return err
 	}
-	content, err := kit.Read(ctx, s.key(capture.ContentName(observed.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{}, s.Client)
+	content, err := kit.Read(ctx, s.key(capture.ContentName(observed.Snapshot)), &v1beta1.VirtualMachineSnapshotContent{},
+		s.Client)
 	if content != nil && capture.IsContentOf(content, observed.Snapshot) {
 		observed.Content = content
 	}
@@ -125,7 +128,8 @@ func (s *scope) readStorageClasses(ctx context.Context, observed *restore.Observ
 	}
 	observed.BindingModes = make(map[string]storagev1.VolumeBindingMode, len(list.Items))
 	for i := range list.Items {
-		observed.BindingModes[list.Items[i].Name] = ptr.Deref(list.Items[i].VolumeBindingMode, storagev1.VolumeBindingImmediate)
+		observed.BindingModes[list.Items[i].Name] = ptr.Deref(list.Items[i].VolumeBindingMode,
+			storagev1.VolumeBindingImmediate)
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ import (
 // actionRestore is the action of a restore's events.
 const actionRestore = "Restore"
 
-// recheck is the delay after which a restore that has changed objects is reconciled again: ControllerRevisions are not watched.
+// recheck is the delay after which a restore that has changed objects is reconciled again: ControllerRevisions are not
+// watched.
 const recheck = time.Second
 
 // scope is one reconciliation of one restore.
@@ -56,7 +57,8 @@ func (s *scope) run(ctx context.Context) error {
 	if err := s.readTarget(ctx, s.Client); err != nil {
 		return err
 	}
-	// 1. The finalizer is added before the target is locked. The owner is added before any other change, so that the restore never
+	// 1. The finalizer is added before the target is locked. The owner is added before any other change, so that the
+	//    restore never
 	// recreates a VM that a user has deleted.
 	if err := protect(ctx, s); err != nil {
 		return err
@@ -85,7 +87,8 @@ func (s *scope) run(ctx context.Context) error {
 	if changed && s.requeueAfter == 0 {
 		s.requeueAfter = recheck
 	}
-	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the changes.
+	// 2. The status is written last, once, even if the changes could not be applied. The objects themselves show the
+	//    changes.
 	return writeStatus(ctx, s, &step)
 }
 
@@ -93,13 +96,15 @@ func (s *scope) run(ctx context.Context) error {
 func protect(ctx context.Context, s *scope) error {
 	return kit.Patch(ctx, s.Client, &s.restore, func(vmRestore *v1beta1.VirtualMachineRestore) {
 		if s.target != nil && len(vmRestore.OwnerReferences) == 0 {
-			vmRestore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target, v1.VirtualMachineGroupVersionKind)}
+			vmRestore.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(s.target,
+				v1.VirtualMachineGroupVersionKind)}
 		}
 		controllerutil.AddFinalizer(vmRestore, snapshot.VirtualMachineRestoreFinalizer)
 	})
 }
 
-// release unlocks the target of a restore that is being deleted, and removes the finalizer. What has been restored stays.
+// release unlocks the target of a restore that is being deleted, and removes the finalizer. What has been restored
+// stays.
 func release(ctx context.Context, s *scope) error {
 	if !controllerutil.ContainsFinalizer(s.restore, snapshot.VirtualMachineRestoreFinalizer) {
 		return nil
@@ -122,11 +127,12 @@ func release(ctx context.Context, s *scope) error {
 
 // writeStatus writes the status if it changed, and then records the event about the change.
 func writeStatus(ctx context.Context, s *scope, step *restore.Step) error {
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.restore, func(r *v1beta1.VirtualMachineRestore) { r.Status = step.Status },
-		func(*v1beta1.VirtualMachineRestore) {
-			if e := step.Event; e != nil {
-				s.Recorder.Eventf(s.restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
-			}
-			s.recordFailedDataVolumes()
-		}))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.restore, func(r *v1beta1.VirtualMachineRestore) { r.Status = step.Status },
+			func(*v1beta1.VirtualMachineRestore) {
+				if e := step.Event; e != nil {
+					s.Recorder.Eventf(s.restore, nil, e.Type, e.Reason, actionRestore, "%s", e.Note)
+				}
+				s.recordFailedDataVolumes()
+			}))
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Fields of the indexes of unfinished restores, which are few: by the name of their target, by everything else that they wait for, and by
-// the value underway, which all of them have.
+// Fields of the indexes of unfinished restores, which are few: by the name of their target, by everything else that
+// they wait for, and by the value underway, which all of them have.
 const (
 	targetField             = "target"
 	awaitedField            = "awaited"
@@ -32,9 +32,11 @@ const (
 const awaitedSnapshot, awaitedClaim, awaitedState, awaitedObsolete = "snapshot/", "claim/", "state/", "obsolete/"
 
 var (
-	targetIndex   = indexUnderway(targetField, func(vmRestore *v1beta1.VirtualMachineRestore) []string { return []string{vmRestore.Spec.Target.Name} })
+	targetIndex = indexUnderway(targetField,
+		func(vmRestore *v1beta1.VirtualMachineRestore) []string { return []string{vmRestore.Spec.Target.Name} })
 	awaitedIndex  = indexUnderway(awaitedField, awaited)
-	underwayIndex = indexUnderway(underwayField, func(*v1beta1.VirtualMachineRestore) []string { return []string{underway} })
+	underwayIndex = indexUnderway(underwayField,
+		func(*v1beta1.VirtualMachineRestore) []string { return []string{underway} })
 )
 
 // indexUnderway is an index of the restores that have not finished.
@@ -47,12 +49,13 @@ func indexUnderway(field string, values func(*v1beta1.VirtualMachineRestore) []s
 	})
 }
 
-// awaited returns the values of awaitedIndex: the snapshot, the claims and DataVolumes in the status, and the claims with the labels of the
-// target's persistent state.
+// awaited returns the values of awaitedIndex: the snapshot, the claims and DataVolumes in the status, and the claims
+// with the labels of the target's persistent state.
 func awaited(vmRestore *v1beta1.VirtualMachineRestore) []string {
 	target := vmRestore.Spec.Target.Name
 	values := []string{
-		awaitedSnapshot + vmRestore.Spec.VirtualMachineSnapshotName, awaitedState + podspec.LabelValue(target), awaitedObsolete + capture.StateVolume(target),
+		awaitedSnapshot + vmRestore.Spec.VirtualMachineSnapshotName, awaitedState + podspec.LabelValue(target),
+		awaitedObsolete + capture.StateVolume(target),
 	}
 	if vmRestore.Status == nil {
 		return values
@@ -79,7 +82,8 @@ func LockOf(vm *v1.VirtualMachine) []string {
 	return []string{*vm.Status.RestoreInProgress}
 }
 
-// restoresOfVM returns the unfinished restores of a VM, and the one for which it is locked, even if that does not exist any more.
+// restoresOfVM returns the unfinished restores of a VM, and the one for which it is locked, even if that does not exist
+// any more.
 func (r *Reconciler) restoresOfVM(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.restoresOfTarget(ctx, object)
 	if vm, ok := object.(*v1.VirtualMachine); ok {
@@ -111,7 +115,8 @@ func (r *Reconciler) restoresOfClaim(ctx context.Context, claim client.Object) [
 	return slices.Concat(found...)
 }
 
-// restoresOfSnapshot returns the unfinished restores of a snapshot, and restoresOfContent those of the snapshot that a content names.
+// restoresOfSnapshot returns the unfinished restores of a snapshot, and restoresOfContent those of the snapshot that a
+// content names.
 func (r *Reconciler) restoresOfSnapshot(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.restoresByIndex(ctx, object.GetNamespace(), awaitedField, awaitedSnapshot+object.GetName())
 }
@@ -121,10 +126,12 @@ func (r *Reconciler) restoresOfContent(ctx context.Context, object client.Object
 	if !ok || content.Spec.VirtualMachineSnapshotName == nil {
 		return nil
 	}
-	return r.restoresByIndex(ctx, content.Namespace, awaitedField, awaitedSnapshot+*content.Spec.VirtualMachineSnapshotName)
+	return r.restoresByIndex(ctx, content.Namespace, awaitedField,
+		awaitedSnapshot+*content.Spec.VirtualMachineSnapshotName)
 }
 
-// restoresOfDataVolume returns the unfinished restores that wait for a DataVolume, or all if the importer was installed or removed.
+// restoresOfDataVolume returns the unfinished restores that wait for a DataVolume, or all if the importer was installed
+// or removed.
 func (r *Reconciler) restoresOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
 	if change.Name == "" {
 		return r.restoresByIndex(ctx, "", underwayField, underway)

@@ -56,7 +56,9 @@ func names(requests []ctrl.Request) []string {
 	return slices.Compact(out)
 }
 
-func restoreTo(name, target, snapshot string, status *v1beta1.VirtualMachineRestoreStatus) *v1beta1.VirtualMachineRestore {
+func restoreTo(
+	name, target, snapshot string, status *v1beta1.VirtualMachineRestoreStatus,
+) *v1beta1.VirtualMachineRestore {
 	out := &v1beta1.VirtualMachineRestore{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Status: status}
 	out.Spec.Target.Name, out.Spec.VirtualMachineSnapshotName = target, snapshot
 	return out
@@ -66,7 +68,8 @@ func TestARestoreIsTriggeredByWhatItWaitsFor(t *testing.T) {
 	planned := func(complete bool) *v1beta1.VirtualMachineRestoreStatus {
 		return &v1beta1.VirtualMachineRestoreStatus{
 			Complete: ptr.To(complete), DeletedDataVolumes: []string{"root-dv"},
-			Restores: []v1beta1.VolumeRestore{{PersistentVolumeClaimName: "restored-root"}, {PersistentVolumeClaimName: "restored-data"}},
+			Restores: []v1beta1.VolumeRestore{{PersistentVolumeClaimName: "restored-root"},
+				{PersistentVolumeClaimName: "restored-data"}},
 		}
 	}
 	elsewhere := restoreTo("elsewhere", "vm", "snap", planned(false))
@@ -108,10 +111,12 @@ func TestARestoreIsTriggeredByWhatItWaitsFor(t *testing.T) {
 		"the state of a target to create": {r.restoresOfClaim(t.Context(), claim("x", v1.PersistentStateLabel, "another")), []string{"new"}},
 		"the state of any other VM":       {r.restoresOfClaim(t.Context(), claim("x", v1.PersistentStateLabel, "third")), nil},
 		"a state that is to be deleted": {
-			r.restoresOfClaim(t.Context(), claim("x", snapshot.RestoreCleanupStateLabel, "persistent-state-for-vm")), []string{"planned"},
+			r.restoresOfClaim(t.Context(), claim("x", snapshot.RestoreCleanupStateLabel, "persistent-state-for-vm")),
+			[]string{"planned"},
 		},
 		"a restored state of another target": {
-			r.restoresOfClaim(t.Context(), claim("restored-data", v1.PersistentStateLabel, "another")), []string{"new", "planned"},
+			r.restoresOfClaim(t.Context(), claim("restored-data", v1.PersistentStateLabel, "another")),
+			[]string{"new", "planned"},
 		},
 		"the snapshot":               {r.restoresOfSnapshot(t.Context(), snapshotNamed("snap")), []string{"planned"}},
 		"a snapshot to be taken":     {r.restoresOfSnapshot(t.Context(), snapshotNamed("later")), []string{"new"}},

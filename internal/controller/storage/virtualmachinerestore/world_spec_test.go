@@ -45,7 +45,8 @@ type restores struct {
 	events *RecordedEvents
 }
 
-// newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a snapshot of it.
+// newRestores returns a halted VM with a disk of a DataVolume template, one of a claim, and an instance type, and a
+// snapshot of it.
 func newRestores(changes ...func(*v1.VirtualMachine)) *restores {
 	GinkgoHelper()
 	r := &restores{Restorable: NewRestorable(changes...), Steps: Steps{Writes: NewWrites()}, events: &RecordedEvents{}}
@@ -86,8 +87,8 @@ func (r *restores) finish(of *snapshotv1beta1.VirtualMachineRestore) {
 	r.until(of, func() bool { return IsRestoreComplete(of) })
 }
 
-// objects returns what a restore creates and deletes in the namespace: claims, DataVolumes, VMs and revisions, each with
-// its UID, and whether it is being deleted.
+// objects returns what a restore creates and deletes in the namespace: claims, DataVolumes, VMs and revisions, each
+// with its UID, and whether it is being deleted.
 func (r *restores) objects() []string {
 	GinkgoHelper()
 	var out []string

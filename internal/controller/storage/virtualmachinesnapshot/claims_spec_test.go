@@ -25,6 +25,7 @@ var _ = Describe("VirtualMachineSnapshot and its claims", func() {
 		w.Writes.Stale = cached
 		of := w.request("snap")
 		w.Step(of)
-		Expect(ExpectExists(ContentOf(of)).Spec.VolumeBackups[0].PersistentVolumeClaim.Annotations).To(HaveKeyWithValue("note", "mine"))
+		Expect(ExpectExists(ContentOf(of)).Spec.VolumeBackups[0].PersistentVolumeClaim.Annotations).
+			To(HaveKeyWithValue("note", "mine"))
 	})
 })

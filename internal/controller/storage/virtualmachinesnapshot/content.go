@@ -64,7 +64,8 @@ func (s *scope) createContent(ctx context.Context) error {
 	return nil
 }
 
-// wholeClaims returns the volumes with their claims as they are on the API server: the cache has not all of their annotations.
+// wholeClaims returns the volumes with their claims as they are on the API server: the cache has not all of their
+// annotations.
 func (s *scope) wholeClaims(ctx context.Context, volumes []capture.Volume) ([]capture.Volume, error) {
 	whole := slices.Clone(volumes)
 	for i := range whole {
@@ -140,5 +141,6 @@ func (s *scope) deleteContent(ctx context.Context) error {
 // writeStatus writes the status if it changed.
 func (s *scope) writeStatus(ctx context.Context) error {
 	status := capture.Status(s.snapshot, s.observed)
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) { o.Status = status }))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.snapshot, func(o *v1beta1.VirtualMachineSnapshot) { o.Status = status }))
 }

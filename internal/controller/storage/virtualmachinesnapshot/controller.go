@@ -69,7 +69,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1beta1.VirtualMachineSnapshot{}).
 		Watches(&v1beta1.VirtualMachineSnapshotContent{}, handler.EnqueueRequestsFromMapFunc(snapshotOf)).
 		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(r.snapshotsOfVM)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedOf), builder.WithPredicates(guestChanged)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedOf),
+			builder.WithPredicates(guestChanged)).
 		WithOptions(kit.Fair(workers)), r)
 }
 

@@ -126,7 +126,8 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		Entry("claim that the importer fills", func(_ *v1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
 			dv := DataVolume(claim.Namespace, "root")
 			ExpectCreated(dv)
-			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
+			claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv,
+				cdi.GroupVersion.WithKind("DataVolume"))}
 			Expect(K8sClient.Update(ctx, claim)).To(Succeed())
 		}, "source NS/vm volume not populated: root"),
 		Entry("Pod of a user", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
@@ -137,7 +138,8 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 			ExpectStatus(vm)
 		}, `snapshot "other" in progress`),
 		Entry("two classes", func(vm *v1.VirtualMachine, _ *corev1.PersistentVolumeClaim) {
-			ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: vm.Namespace + "-2"}, Driver: vm.Namespace + ".csi.example"})
+			ExpectCreated(&csi.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: vm.Namespace + "-2"},
+				Driver: vm.Namespace + ".csi.example"})
 		}, "source NS/vm 2 matching VolumeSnapshotClasses for NS: root"),
 	)
 
@@ -291,7 +293,8 @@ var _ = Describe("VirtualMachineSnapshot of a stopped VM", func() {
 		}
 		ExpectCreated(forged)
 		w.contents.Step(ContentOf(of))
-		Expect(ExpectExists(forged).Status.Error.Message).To(HaveValue(HaveSuffix("has 300 volumes, and a VirtualMachine has at most 257")))
+		Expect(ExpectExists(forged).Status.Error.Message).
+			To(HaveValue(HaveSuffix("has 300 volumes, and a VirtualMachine has at most 257")))
 		ExpectGone(&csi.VolumeSnapshot{ObjectMeta: metaOf(w.ns, "v0")})
 	})
 

@@ -54,8 +54,8 @@ func (s *scope) readSource(ctx context.Context) error {
 	return err
 }
 
-// expanded returns the VM with its instance type and preference, which may add a TPM. As in KubeVirt, a VM that cannot run because these do
-// not exist, or conflict with it, is stored unchanged.
+// expanded returns the VM with its instance type and preference, which may add a TPM. As in KubeVirt, a VM that cannot
+// run because these do not exist, or conflict with it, is stored unchanged.
 func (s *scope) expanded(ctx context.Context) (*v1.VirtualMachine, error) {
 	vm := s.observed.Source.VM
 	if vm.Spec.Instancetype == nil && vm.Spec.Preference == nil {
@@ -83,8 +83,8 @@ func (s *scope) lock(ctx context.Context) error {
 	return kit.AddFinalizer(ctx, s.Client, &s.observed.Source.VM, snapshot.SourceFinalizer)
 }
 
-// unlock unlocks the VM if it is locked for this snapshot. The status is written last, because it determines to which snapshot the
-// finalizer belongs.
+// unlock unlocks the VM if it is locked for this snapshot. The status is written last, because it determines to which
+// snapshot the finalizer belongs.
 func (s *scope) unlock(ctx context.Context) error {
 	return s.unlockFrom(ctx, s.snapshot.Name)
 }
@@ -115,11 +115,13 @@ func (r *Reconciler) unlockAbandoned(ctx context.Context, key client.ObjectKey) 
 }
 
 func (s *scope) setInProgress(ctx context.Context, name *string) error {
-	return kit.WriteStatus(ctx, s.Client, &s.observed.Source.VM, func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = name })
+	return kit.WriteStatus(ctx, s.Client, &s.observed.Source.VM,
+		func(vm *v1.VirtualMachine) { vm.Status.SnapshotInProgress = name })
 }
 
-// countPods counts the unfinished Pods that use a claim of the VM. It reads other Pods than launcher Pods, which are not in the cache, only
-// if no launcher Pod uses a claim. Of these it counts one for each claim, and may miss some if it finds one.
+// countPods counts the unfinished Pods that use a claim of the VM. It reads other Pods than launcher Pods, which are
+// not in the cache, only if no launcher Pod uses a claim. Of these it counts one for each claim, and may miss some if
+// it finds one.
 func (s *scope) countPods(ctx context.Context) (int, error) {
 	var claims []string
 	for i := range s.observed.Source.Volumes {

@@ -110,7 +110,8 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		w.Writes.Fail = nil
 		before := client.MergeFrom(ExpectExists(vmi).DeepCopy())
 		vmi.Status.SnapshotFreeze = &v1.SnapshotFreeze{ID: "backup", Deadline: metav1.Now()}
-		vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "backup", Deadline: metav1.Now(), Stage: v1.SnapshotFreezeFrozen}
+		vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: "backup", Deadline: metav1.Now(),
+			Stage: v1.SnapshotFreezeFrozen}
 		Expect(K8sClient.Status().Patch(ctx, vmi, before)).To(Succeed())
 		w.settleBoth(of)
 		Expect(DescribeSnapshot(of)).To(Equal(SnapshotReady + indicatesAgent))
@@ -181,7 +182,8 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 	// refuse refuses VolumeSnapshots, as a quota does.
 	refuse := func(request string) error {
 		if request == createVolumeSnap {
-			return apierrors.NewForbidden(csi.GroupVersion.WithResource("volumesnapshots").GroupResource(), "x", errors.New("exceeded quota: few"))
+			return apierrors.NewForbidden(csi.GroupVersion.WithResource("volumesnapshots").GroupResource(), "x",
+				errors.New("exceeded quota: few"))
 		}
 		return nil
 	}
@@ -378,7 +380,8 @@ var _ = Describe("VirtualMachineSnapshot of a running VM", func() {
 		of := w.request("snap")
 		w.Step(of)
 		Expect(DescribeSnapshot(of)).To(ContainSubstring("source is offline but 1 pods using PVCs [root]"))
-		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
+		ExpectExists(vmi).OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm,
+			v1.VirtualMachineGroupVersionKind)}
 		Expect(K8sClient.Update(ctx, vmi)).To(Succeed())
 		w.lock(of)
 		Expect(DescribeSnapshot(of)).To(Equal(snapshotTakes + indicatesAgent))

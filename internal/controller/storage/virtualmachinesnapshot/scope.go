@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachinesnapshot locks the VM of a VirtualMachineSnapshot, stores it in a VirtualMachineSnapshotContent, and unlocks it
-// when the snapshot has been taken, has failed or is deleted. What is in a snapshot, and its status, is decided by package capture. The
-// reconciler of contents takes the snapshots of the disks.
+// Package virtualmachinesnapshot locks the VM of a VirtualMachineSnapshot, stores it in a
+// VirtualMachineSnapshotContent, and unlocks it when the snapshot has been taken, has failed or is deleted. What is in
+// a snapshot, and its status, is decided by package capture. The reconciler of contents takes the snapshots of the
+// disks.
 package virtualmachinesnapshot
 
 import (
@@ -24,8 +25,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// lockRetry is the delay before another attempt to lock a VM, because not everything that may prevent it is watched. KubeVirt's value. The
-// delay increases up to lockRetryMax the longer a snapshot has been waiting.
+// lockRetry is the delay before another attempt to lock a VM, because not everything that may prevent it is watched.
+// KubeVirt's value. The delay increases up to lockRetryMax the longer a snapshot has been waiting.
 const (
 	lockRetry    = 5 * time.Second
 	lockRetryMax = time.Minute
@@ -38,7 +39,8 @@ type scope struct {
 	now time.Time
 	// snapshot is the snapshot as read. Writes of metadata refresh it; its status changes only when the status is written.
 	snapshot *v1beta1.VirtualMachineSnapshot
-	// vmi is the VM's VMI, or nil. A VMI of the same name that the VM does not control does not count: any user may have created it.
+	// vmi is the VM's VMI, or nil. A VMI of the same name that the VM does not control does not count: any user may have
+	// created it.
 	vmi *v1.VirtualMachineInstance
 	// observed is what was observed, updated by each write.
 	observed capture.Observed
@@ -53,7 +55,8 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	err := s.act(ctx)
 	if err != nil && outcome.Failure(err) == nil {
-		return err // The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
+		// The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
+		return err
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.
 	if statusErr := s.writeStatus(ctx); statusErr != nil {
@@ -96,7 +99,8 @@ func (s *scope) load(ctx context.Context) error {
 	return s.loadContent(ctx, s.Client)
 }
 
-// loadVMI reads the VM's VMI. The snapshot waits for a VMI that the VM has not adopted yet, because its launcher Pod uses the claims.
+// loadVMI reads the VM's VMI. The snapshot waits for a VMI that the VM has not adopted yet, because its launcher Pod
+// uses the claims.
 func (s *scope) loadVMI(ctx context.Context, from client.Reader) error {
 	s.vmi = nil
 	found, err := kit.Read(ctx, s.sourceKey(), &v1.VirtualMachineInstance{}, from)
@@ -192,16 +196,19 @@ func (s *scope) complete(ctx context.Context) error {
 	if s.snapshot.DeletionTimestamp == nil || content == nil || content.DeletionTimestamp != nil {
 		return nil
 	}
-	keep := s.snapshot.Spec.DeletionPolicy != nil && *s.snapshot.Spec.DeletionPolicy == v1beta1.VirtualMachineSnapshotContentRetain
+	keep := s.snapshot.Spec.DeletionPolicy != nil &&
+		*s.snapshot.Spec.DeletionPolicy == v1beta1.VirtualMachineSnapshotContentRetain
 	if keep && content.Status != nil && content.Status.ReadyToUse != nil && *content.Status.ReadyToUse {
 		return nil
 	}
 	return s.deleteContent(ctx)
 }
 
-// abandon ends a snapshot that was not taken. The VM stays locked until the content has been deleted, because the guest is thawed by then.
+// abandon ends a snapshot that was not taken. The VM stays locked until the content has been deleted, because the guest
+// is thawed by then.
 func (s *scope) abandon(ctx context.Context) error {
-	settled := s.observed.Content == nil && !s.observed.Source.Locked(s.snapshot.Name) && s.snapshot.DeletionTimestamp == nil &&
+	settled := s.observed.Content == nil && !s.observed.Source.Locked(s.snapshot.Name) &&
+		s.snapshot.DeletionTimestamp == nil &&
 		s.snapshot.Status != nil && s.snapshot.Status.Phase == v1beta1.Failed
 	if settled {
 		return nil
@@ -223,9 +230,11 @@ func (s *scope) abandon(ctx context.Context) error {
 	return s.unlock(ctx)
 }
 
-// removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content has been deleted or was taken.
+// removeFinalizer removes the finalizer of a deleted snapshot whose VM is unlocked and whose content has been deleted
+// or was taken.
 func (s *scope) removeFinalizer(ctx context.Context) error {
-	if s.snapshot.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(s.snapshot, snapshot.VirtualMachineSnapshotFinalizer) ||
+	if s.snapshot.DeletionTimestamp == nil ||
+		!controllerutil.ContainsFinalizer(s.snapshot, snapshot.VirtualMachineSnapshotFinalizer) ||
 		s.phase() != v1beta1.Succeeded && s.observed.Content != nil {
 		return nil
 	}

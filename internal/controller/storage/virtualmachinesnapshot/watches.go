@@ -18,14 +18,16 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/storage/claimusers"
 )
 
-// unfinishedIndex finds the snapshots that are neither taken nor have failed, and those that are being deleted, by the name of the VM.
+// unfinishedIndex finds the snapshots that are neither taken nor have failed, and those that are being deleted, by the
+// name of the VM.
 const unfinishedIndex = "unfinished-of-virtualmachine"
 
 func indexSnapshots(indexer client.FieldIndexer) error {
 	return kit.AddIndexes(
 		indexer,
 		kit.IndexBy(&v1beta1.VirtualMachineSnapshot{}, unfinishedIndex, func(s *v1beta1.VirtualMachineSnapshot) []string {
-			if s.DeletionTimestamp == nil && s.Status != nil && (s.Status.Phase == v1beta1.Succeeded || s.Status.Phase == v1beta1.Failed) {
+			if s.DeletionTimestamp == nil && s.Status != nil &&
+				(s.Status.Phase == v1beta1.Succeeded || s.Status.Phase == v1beta1.Failed) {
 				return nil
 			}
 			return []string{s.Spec.Source.Name}
@@ -52,10 +54,12 @@ func snapshotOf(_ context.Context, object client.Object) []ctrl.Request {
 	if !ok || content.Spec.VirtualMachineSnapshotName == nil {
 		return nil
 	}
-	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: content.Namespace, Name: *content.Spec.VirtualMachineSnapshotName}}}
+	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: content.Namespace,
+		Name: *content.Spec.VirtualMachineSnapshotName}}}
 }
 
-// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, even if that does not exist any more.
+// snapshotsOfVM returns the unfinished snapshots of a VM, and the one for which it is locked, even if that does not
+// exist any more.
 func (r *Reconciler) snapshotsOfVM(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := r.unfinishedOf(ctx, object)
 	if vm, ok := object.(*v1.VirtualMachine); ok {
@@ -72,8 +76,8 @@ func (r *Reconciler) unfinishedOf(ctx context.Context, object client.Object) []c
 		client.MatchingFields{unfinishedIndex: object.GetName()})
 }
 
-// guestChanged accepts an update of a VMI only if it changes what a snapshot reports about the guest, or the owner. Agents update many
-// other fields.
+// guestChanged accepts an update of a VMI only if it changes what a snapshot reports about the guest, or the owner.
+// Agents update many other fields.
 var guestChanged = kit.Updates(func(before, after *v1.VirtualMachineInstance) bool {
 	return guestOf(before) != guestOf(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 })

@@ -34,8 +34,8 @@ const (
 
 type vmSnapshot = snapshotv1beta1.VirtualMachineSnapshot
 
-// snapshots are the reconcilers of snapshots and contents on the suite's API server, with a clock that the spec sets. The two
-// take a snapshot together, and each step of one is the condition of a step of the other.
+// snapshots are the reconcilers of snapshots and contents on the suite's API server, with a clock that the spec sets.
+// The two take a snapshot together, and each step of one is the condition of a step of the other.
 type snapshots struct {
 	*virtualmachinesnapshot.Reconciler
 	Steps
@@ -76,7 +76,9 @@ func (w *snapshots) vm(change ...func(*v1.VirtualMachine)) *v1.VirtualMachine {
 }
 
 // guest creates the VMI of a VM, whose guest runs.
-func (w *snapshots) guest(vm *v1.VirtualMachine, changes ...func(*v1.VirtualMachineInstanceStatus)) *v1.VirtualMachineInstance {
+func (w *snapshots) guest(
+	vm *v1.VirtualMachine, changes ...func(*v1.VirtualMachineInstanceStatus),
+) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := builder.MakeVMI(vm.Name).Namespace(w.ns).OwnedBy(vm).Obj()
 	ExpectCreated(vmi)
@@ -117,8 +119,8 @@ func (w *snapshots) take(of *vmSnapshot) {
 	ExpectExists(VolumeSnapshotOf(of, "root"))
 }
 
-// settleBoth reconciles a snapshot and its content until nothing is written any more, in place of the events of the writes.
-// Errors of injected faults are allowed.
+// settleBoth reconciles a snapshot and its content until nothing is written any more, in place of the events of the
+// writes. Errors of injected faults are allowed.
 func (w *snapshots) settleBoth(of *vmSnapshot) {
 	GinkgoHelper()
 	w.Writes.Take()

@@ -75,10 +75,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachinesnapshotcontent").
 		For(&v1beta1.VirtualMachineSnapshotContent{}).
 		Watches(&v1beta1.VirtualMachineSnapshot{}, handler.EnqueueRequestsFromMapFunc(contentOf)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, vmi client.Object) []ctrl.Request {
-			return r.find(ctx, vmi.GetNamespace(), unfinishedIndex, vmi.GetName())
-		}), builder.WithPredicates(freezeChanged)).
-		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration), builder.WithPredicates(stopsWaiting)).
+		Watches(&v1.VirtualMachineInstance{},
+			handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, vmi client.Object) []ctrl.Request {
+				return r.find(ctx, vmi.GetNamespace(), unfinishedIndex, vmi.GetName())
+			}), builder.WithPredicates(freezeChanged)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.ofMigration),
+			builder.WithPredicates(stopsWaiting)).
 		WatchesRawSource(r.VolumeSnapshots.OnSnapshot(r.contentsWith)).
 		WithOptions(kit.Fair(workers)), r)
 }

@@ -28,9 +28,11 @@ const (
 	problemNoGuest = "The guest ended while its file systems were to be frozen"
 )
 
-// takeFrozen does the next step of a snapshot of a guest whose file systems are to be frozen. Every decision is made with a VMI that was
-// just read from the API server.
-func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []*csi.VolumeSnapshot, abandoned bool) error {
+// takeFrozen does the next step of a snapshot of a guest whose file systems are to be frozen. Every decision is made
+// with a VMI that was just read from the API server.
+func (s *scope) takeFrozen(
+	ctx context.Context, guest capture.Guest, requests []*csi.VolumeSnapshot, abandoned bool,
+) error {
 	vmi, err := s.readVMI(ctx)
 	if err != nil {
 		return err
@@ -64,8 +66,8 @@ func (s *scope) takeFrozen(ctx context.Context, guest capture.Guest, requests []
 	}
 }
 
-// createFrozen creates the VolumeSnapshots that are missing. If one is refused while the guest is frozen, the guest is thawed in the same
-// reconciliation. The snapshot can still be taken, without a freeze.
+// createFrozen creates the VolumeSnapshots that are missing. If one is refused while the guest is frozen, the guest is
+// thawed in the same reconciliation. The snapshot can still be taken, without a freeze.
 func (s *scope) createFrozen(
 	ctx context.Context, vmi *v1.VirtualMachineInstance, view freeze.ControllerView, requests []*csi.VolumeSnapshot,
 ) error {
@@ -99,8 +101,8 @@ func (s *scope) view(vmi *v1.VirtualMachineInstance, abandoned bool) freeze.Cont
 	return view
 }
 
-// limit returns how long the guest may be frozen: half of the time that is left, so that the other half is left to take the snapshots
-// without a freeze. Migrations wait for it, so that a user cannot extend it.
+// limit returns how long the guest may be frozen: half of the time that is left, so that the other half is left to take
+// the snapshots without a freeze. Migrations wait for it, so that a user cannot extend it.
 func (s *scope) limit() time.Duration {
 	deadline := capture.Deadline(s.snapshot)
 	if deadline.IsZero() {
@@ -109,7 +111,8 @@ func (s *scope) limit() time.Duration {
 	return min(deadline.Sub(s.now)/2, v1beta1.DefaultFailureDeadline)
 }
 
-// writeIntent writes an intent to the VMI's status with the resource version that was read. The write triggers the next step.
+// writeIntent writes an intent to the VMI's status with the resource version that was read. The write triggers the next
+// step.
 func (s *scope) writeIntent(ctx context.Context, vmi *v1.VirtualMachineInstance, intent *freeze.Intent) error {
 	changed := vmi.DeepCopy()
 	changed.Status.SnapshotFreeze = intent.Status()
@@ -121,7 +124,9 @@ func (s *scope) writeIntent(ctx context.Context, vmi *v1.VirtualMachineInstance,
 }
 
 // settle stores how the freeze ended, before the status reports that the snapshots have been taken.
-func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.VirtualMachineInstance, view freeze.ControllerView) error {
+func (s *scope) settle(
+	ctx context.Context, guest capture.Guest, vmi *v1.VirtualMachineInstance, view freeze.ControllerView,
+) error {
 	s.taken.Thawed = true
 	if view.Abandoned {
 		return s.clearIntent(ctx, vmi, view)
@@ -149,7 +154,8 @@ func (s *scope) settle(ctx context.Context, guest capture.Guest, vmi *v1.Virtual
 	return s.clearIntent(ctx, vmi, view)
 }
 
-// clearIntent removes this snapshot's intent when it is stored how the freeze ended: other freezes of the guest wait for that.
+// clearIntent removes this snapshot's intent when it is stored how the freeze ended: other freezes of the guest wait
+// for that.
 func (s *scope) clearIntent(ctx context.Context, vmi *v1.VirtualMachineInstance, view freeze.ControllerView) error {
 	if !view.MayClear() {
 		return nil
@@ -161,22 +167,23 @@ func (s *scope) clearIntent(ctx context.Context, vmi *v1.VirtualMachineInstance,
 }
 
 // readVMI reads the VMI of the VM from the API server. It returns nil if there is none, if it has ended, or if the VMI
-// of that name does not belong to the VM. A VMI with this snapshot's intent does belong to the VM, even if it has lost its owner
-// since: its guest has to be thawed.
+// of that name does not belong to the VM. A VMI with this snapshot's intent does belong to the VM, even if it has lost
+// its owner since: its guest has to be thawed.
 func (s *scope) readVMI(ctx context.Context) (*v1.VirtualMachineInstance, error) {
 	if s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil
 	}
 	key := client.ObjectKey{Namespace: s.content.Namespace, Name: s.content.Spec.Source.VirtualMachine.Name}
 	vmi, err := kit.Read(ctx, key, &v1.VirtualMachineInstance{}, s.APIReader)
-	if err != nil || vmi == nil || vmi.IsFinal() || !metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi) {
+	if err != nil || vmi == nil || vmi.IsFinal() ||
+		!metav1.IsControlledBy(vmi, s.content.Spec.Source.VirtualMachine) && !s.hasIntent(vmi) {
 		return nil, err
 	}
 	return vmi, nil
 }
 
-// mayFreeze reports whether the guest is to be frozen, and whether that has to wait: the guest is not frozen while it is known that a
-// VolumeSnapshot cannot be requested, or for a migration.
+// mayFreeze reports whether the guest is to be frozen, and whether that has to wait: the guest is not frozen while it
+// is known that a VolumeSnapshot cannot be requested, or for a migration.
 func (s *scope) mayFreeze(
 	ctx context.Context, vmi *v1.VirtualMachineInstance, requests []*csi.VolumeSnapshot,
 ) (freezes, waits bool, err error) {
@@ -193,8 +200,9 @@ func (s *scope) mayFreeze(
 	return true, s.taken.Problem != "", err
 }
 
-// needsFreeze reports whether the guest is to be frozen. What was requested from another guest, or while there is none, does not become
-// consistent. Users may create contents of any VM: only the snapshot for which a VM is locked freezes its guest.
+// needsFreeze reports whether the guest is to be frozen. What was requested from another guest, or while there is none,
+// does not become consistent. Users may create contents of any VM: only the snapshot for which a VM is locked freezes
+// its guest.
 func (s *scope) needsFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
 	if vmi == nil {
 		return false, nil
@@ -206,10 +214,12 @@ func (s *scope) needsFreeze(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	return !requested, err
 }
 
-// isLocked reports whether the VM is locked for this snapshot, which virt-controller writes to its status before the content exists.
+// isLocked reports whether the VM is locked for this snapshot, which virt-controller writes to its status before the
+// content exists.
 func (s *scope) isLocked(ctx context.Context) (bool, error) {
 	of := s.content.Spec.Source.VirtualMachine
-	vm, err := kit.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{}, s.APIReader)
+	vm, err := kit.Read(ctx, client.ObjectKey{Namespace: s.content.Namespace, Name: of.Name}, &v1.VirtualMachine{},
+		s.APIReader)
 	if err != nil || vm == nil {
 		return false, err
 	}

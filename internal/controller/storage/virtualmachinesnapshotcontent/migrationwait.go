@@ -16,11 +16,13 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/snapshot/capture"
 )
 
-// migrationWait is how long a freeze waits at most for a migration. A migration waits for a freeze, and would never start while snapshots of
-// the guest are taken in a loop. The time is limited because the migration may wait for something else.
+// migrationWait is how long a freeze waits at most for a migration. A migration waits for a freeze, and would never
+// start while snapshots of the guest are taken in a loop. The time is limited because the migration may wait for
+// something else.
 const migrationWait = 30 * time.Second
 
-// waitsForMigration reports whether the freeze has to wait because a migration of the guest has been waiting since before the VM was locked.
+// waitsForMigration reports whether the freeze has to wait because a migration of the guest has been waiting since
+// before the VM was locked.
 func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
 	wait := migrationWait
 	if deadline := capture.Deadline(s.snapshot); !deadline.IsZero() {
@@ -31,9 +33,10 @@ func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineIns
 		return false, nil
 	}
 	preceded := false
-	err := kit.EachMigration(ctx, s.APIReader, client.ObjectKeyFromObject(vmi), func(m *v1.VirtualMachineInstanceMigration) {
-		preceded = preceded || isPreceded(vmi, m, s.content.CreationTimestamp)
-	})
+	err := kit.EachMigration(ctx, s.APIReader, client.ObjectKeyFromObject(vmi),
+		func(m *v1.VirtualMachineInstanceMigration) {
+			preceded = preceded || isPreceded(vmi, m, s.content.CreationTimestamp)
+		})
 	if err != nil || !preceded {
 		return false, err
 	}
@@ -41,11 +44,12 @@ func (s *scope) waitsForMigration(ctx context.Context, vmi *v1.VirtualMachineIns
 	return true, nil
 }
 
-// isPreceded reports whether a migration of a VMI was requested before a time, and has not been assigned to the agents. From then on, the
-// agents begin no freeze until it has ended.
+// isPreceded reports whether a migration of a VMI was requested before a time, and has not been assigned to the agents.
+// From then on, the agents begin no freeze until it has ended.
 func isPreceded(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration, before metav1.Time) bool {
 	state := vmi.Status.MigrationState
-	return !m.IsFinal() && m.DeletionTimestamp == nil && !m.CreationTimestamp.After(before.Time) && (state == nil || state.MigrationUID != m.UID)
+	return !m.IsFinal() && m.DeletionTimestamp == nil && !m.CreationTimestamp.After(before.Time) &&
+		(state == nil || state.MigrationUID != m.UID)
 }
 
 // ofMigration returns the unfinished contents of the VM that migrates.

@@ -43,7 +43,9 @@ func TestWhichMigrationsPrecedeASnapshot(t *testing.T) {
 	}
 }
 
-func phase(p v1.VirtualMachineInstanceMigrationPhase) func(*v1.VirtualMachineInstanceMigration, *v1.VirtualMachineInstance) {
+func phase(
+	p v1.VirtualMachineInstanceMigrationPhase,
+) func(*v1.VirtualMachineInstanceMigration, *v1.VirtualMachineInstance) {
 	return func(m *v1.VirtualMachineInstanceMigration, _ *v1.VirtualMachineInstance) { m.Status.Phase = p }
 }
 
@@ -58,7 +60,8 @@ func deleted(m *v1.VirtualMachineInstanceMigration, _ *v1.VirtualMachineInstance
 }
 
 func TestWhichChangesOfMigrationsTriggerASnapshot(t *testing.T) {
-	migration := func(change func(*v1.VirtualMachineInstanceMigration, *v1.VirtualMachineInstance)) *v1.VirtualMachineInstanceMigration {
+	migration := func(change func(*v1.VirtualMachineInstanceMigration,
+		*v1.VirtualMachineInstance)) *v1.VirtualMachineInstanceMigration {
 		m := builder.MakeMigration("m", "vm").Obj()
 		if change != nil {
 			change(m, nil)
@@ -77,7 +80,8 @@ func TestWhichChangesOfMigrationsTriggerASnapshot(t *testing.T) {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
-	if stopsWaiting.Create(event.CreateEvent{Object: migration(nil)}) || !stopsWaiting.Delete(event.DeleteEvent{Object: migration(nil)}) {
+	if stopsWaiting.Create(event.CreateEvent{Object: migration(nil)}) ||
+		!stopsWaiting.Delete(event.DeleteEvent{Object: migration(nil)}) {
 		t.Error("a migration that begins triggers a snapshot, or one that is gone does not")
 	}
 }

@@ -36,10 +36,11 @@ import (
 
 // The errors of VolumeSnapshots that are refused, and of requests that fail.
 var (
-	errForbidden = apierrors.NewForbidden(csi.GroupVersion.WithResource("volumesnapshots").GroupResource(), "x", errors.New("exceeded quota: few"))
-	errDenied    = apierrors.NewBadRequest(`admission webhook "policy.example" denied the request`)
-	errInvalid   = apierrors.NewInvalid(csi.GroupVersion.WithKind(csi.Kind).GroupKind(), "x", nil)
-	errAway      = apierrors.NewServiceUnavailable("the API server is away")
+	errForbidden = apierrors.NewForbidden(csi.GroupVersion.WithResource("volumesnapshots").GroupResource(), "x",
+		errors.New("exceeded quota: few"))
+	errDenied  = apierrors.NewBadRequest(`admission webhook "policy.example" denied the request`)
+	errInvalid = apierrors.NewInvalid(csi.GroupVersion.WithKind(csi.Kind).GroupKind(), "x", nil)
+	errAway    = apierrors.NewServiceUnavailable("the API server is away")
 )
 
 // storedSnapshots reads the VolumeSnapshots of a client.
@@ -87,8 +88,10 @@ func newWorld(t *testing.T, guest capture.Guest) *world {
 	vmi := builder.MakeVMI("vm").PVC("a", "a").PVC("b", "b").PVC("c", "c")
 	vm := builder.MakeVM("vm").UID("vm-uid").Template(vmi).Obj()
 	vm.Status.SnapshotInProgress = ptr.To("snap")
-	of := &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "snap", UID: "s1", CreationTimestamp: created}}
-	storage := capture.Storage{Claims: map[string]*corev1.PersistentVolumeClaim{}, Drivers: map[string]string{"fast": "csi"}}
+	of := &v1beta1.VirtualMachineSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: "snap", UID: "s1",
+		CreationTimestamp: created}}
+	storage := capture.Storage{Claims: map[string]*corev1.PersistentVolumeClaim{},
+		Drivers: map[string]string{"fast": "csi"}}
 	storage.Classes, _ = (&storedSnapshots{}).Classes(t.Context())
 	for _, name := range []string{"a", "b", "c"} {
 		claim := builder.MakePVC(name).Bound("1Gi").Obj()
@@ -101,13 +104,16 @@ func newWorld(t *testing.T, guest capture.Guest) *world {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, v1beta1.AddToScheme, csi.AddToScheme, storagev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, v1beta1.AddToScheme, csi.AddToScheme,
+		storagev1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, content: client.ObjectKeyFromObject(content), vmi: client.ObjectKeyFromObject(vm), count: map[bool]int{}}
-	objects := []client.Object{vm, of, content, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi"}}
+	w := &world{t: t, content: client.ObjectKeyFromObject(content), vmi: client.ObjectKeyFromObject(vm),
+		count: map[bool]int{}}
+	objects := []client.Object{vm, of, content,
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi"}}
 	if guest.Online {
 		objects = append(objects, builder.MakeVMI("vm").OwnedBy(vm).Obj())
 	}
@@ -132,7 +138,9 @@ func noMigrations(ctx context.Context, c client.WithWatch, list client.ObjectLis
 	return c.List(ctx, list, options...)
 }
 
-func (w *world) create(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+func (w *world) create(
+	ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption,
+) error {
 	dry := len((&client.CreateOptions{}).ApplyOptions(options).DryRun) > 0
 	w.mu.Lock()
 	w.count[dry]++
@@ -235,7 +243,8 @@ func (w *world) frozen() {
 	vmi := &v1.VirtualMachineInstance{}
 	w.get(w.vmi, vmi)
 	intent := vmi.Status.SnapshotFreeze
-	vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: intent.ID, Deadline: intent.Deadline, Stage: v1.SnapshotFreezeFrozen}
+	vmi.Status.SnapshotFreezeRecord = &v1.SnapshotFreezeRecord{ID: intent.ID, Deadline: intent.Deadline,
+		Stage: v1.SnapshotFreezeFrozen}
 	if err := w.Client.Status().Update(w.t.Context(), vmi); err != nil {
 		w.t.Fatal(err)
 	}
@@ -244,7 +253,8 @@ func (w *world) frozen() {
 var running = capture.Guest{Online: true, Agent: true}
 
 // refusals are the errors by which the API server refuses an object, by what the status says of them.
-var refusals = map[string]error{"exceeded quota: few": errForbidden, "denied the request": errDenied, "is invalid": errInvalid}
+var refusals = map[string]error{"exceeded quota: few": errForbidden, "denied the request": errDenied,
+	"is invalid": errInvalid}
 
 func TestAGuestIsNotFrozenForWhatIsRefused(t *testing.T) {
 	for name, err := range refusals {

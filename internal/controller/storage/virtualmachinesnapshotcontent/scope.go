@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachinesnapshotcontent takes the snapshots of the disks in a VirtualMachineSnapshotContent, while the guest is frozen if
-// it has an agent, and reports their state for ever. When the guest is frozen and thawed is decided by package freeze, what the status is
-// by package capture.
+// Package virtualmachinesnapshotcontent takes the snapshots of the disks in a VirtualMachineSnapshotContent, while the
+// guest is frozen if it has an agent, and reports their state for ever. When the guest is frozen and thawed is decided
+// by package freeze, what the status is by package capture.
 package virtualmachinesnapshotcontent
 
 import (
@@ -153,13 +153,14 @@ func (s *scope) requeue(after time.Duration) {
 // writeStatus writes the status if it changed, and records the VolumeSnapshots that are gone.
 func (s *scope) writeStatus(ctx context.Context) error {
 	status := capture.ContentStatus(s.content, s.taken)
-	return client.IgnoreNotFound(kit.WriteStatus(ctx, s.Client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { o.Status = status },
-		func(before *v1beta1.VirtualMachineSnapshotContent) {
-			for _, name := range missing(before.Status, s.taken) {
-				s.Recorder.Eventf(s.content, nil, corev1.EventTypeWarning, snapshot.VolumeSnapshotMissingEvent, actionTake,
-					"VolumeSnapshot %s no longer exists", name)
-			}
-		}))
+	return client.IgnoreNotFound(
+		kit.WriteStatus(ctx, s.Client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { o.Status = status },
+			func(before *v1beta1.VirtualMachineSnapshotContent) {
+				for _, name := range missing(before.Status, s.taken) {
+					s.Recorder.Eventf(s.content, nil, corev1.EventTypeWarning, snapshot.VolumeSnapshotMissingEvent, actionTake,
+						"VolumeSnapshot %s no longer exists", name)
+				}
+			}))
 }
 
 // missing returns the VolumeSnapshots that were there when the status was written before, and are gone.

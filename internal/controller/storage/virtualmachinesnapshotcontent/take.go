@@ -27,7 +27,8 @@ import (
 // actionTake is the action of events about VolumeSnapshots and the freeze.
 const actionTake = "TakeSnapshot"
 
-// take requests the VolumeSnapshots that are missing, and reports in s.taken when the guest is not to be frozen any more.
+// take requests the VolumeSnapshots that are missing, and reports in s.taken when the guest is not to be frozen any
+// more.
 func (s *scope) take(ctx context.Context, abandoned bool) error {
 	var requests []*csi.VolumeSnapshot
 	if !abandoned {
@@ -46,7 +47,8 @@ func (s *scope) take(ctx context.Context, abandoned bool) error {
 	if err := s.create(ctx, requests); err != nil {
 		return err
 	}
-	// A refusal is in the status like any other problem. The snapshots that were created are used as soon as the others can be.
+	// A refusal is in the status like any other problem. The snapshots that were created are used as soon as the others
+	// can be.
 	s.taken.Thawed = true
 	if abandoned || !s.taken.All(s.content) || guest.Online {
 		return nil
@@ -60,8 +62,8 @@ func (s *scope) take(ctx context.Context, abandoned bool) error {
 	return s.storeGuest(ctx, guest)
 }
 
-// plan returns the VolumeSnapshots that are missing. If one of them cannot be requested, it returns none and sets the problem, because
-// the guest is frozen only when all can be requested.
+// plan returns the VolumeSnapshots that are missing. If one of them cannot be requested, it returns none and sets the
+// problem, because the guest is frozen only when all can be requested.
 func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 	if s.taken.Problem != "" || s.content.Spec.Source.VirtualMachine == nil {
 		return nil, nil
@@ -76,7 +78,8 @@ func (s *scope) plan(ctx context.Context) ([]*csi.VolumeSnapshot, error) {
 		if name == "" || s.taken.Snapshots[name] != nil {
 			continue
 		}
-		class, err := volumesnapshot.ClassOf(ctx, s.Client, s.VolumeSnapshots, ptr.Deref(backup.PersistentVolumeClaim.Spec.StorageClassName, ""))
+		class, err := volumesnapshot.ClassOf(ctx, s.Client, s.VolumeSnapshots,
+			ptr.Deref(backup.PersistentVolumeClaim.Spec.StorageClassName, ""))
 		switch {
 		case errors.Is(err, optional.ErrUnknown):
 			return nil, err
@@ -105,7 +108,8 @@ func (s *scope) try(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 	}))
 }
 
-// create creates VolumeSnapshots. It is fast, because the guest may be frozen. If the API server refuses one of them, it sets the problem.
+// create creates VolumeSnapshots. It is fast, because the guest may be frozen. If the API server refuses one of them,
+// it sets the problem.
 func (s *scope) create(ctx context.Context, requests []*csi.VolumeSnapshot) error {
 	err := kit.InBatches(len(requests), func(i int) error {
 		err := s.Client.Create(ctx, requests[i])
@@ -183,6 +187,7 @@ func (s *scope) storeGuest(ctx context.Context, guest capture.Guest) error {
 		return nil
 	}
 	var failed error
-	err := kit.Patch(ctx, s.Client, &s.content, func(o *v1beta1.VirtualMachineSnapshotContent) { failed = capture.SetGuest(o, guest) })
+	err := kit.Patch(ctx, s.Client, &s.content,
+		func(o *v1beta1.VirtualMachineSnapshotContent) { failed = capture.SetGuest(o, guest) })
 	return errors.Join(failed, err)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package volumesnapshot reads the VolumeSnapshots of Kubernetes' external-snapshotter, and finds out which of a VM's volumes a
-// snapshot can include. The cluster may not have VolumeSnapshots, their classes or the importer's storage profiles, and may get and
-// lose them while virt-controller runs.
+// Package volumesnapshot reads the VolumeSnapshots of Kubernetes' external-snapshotter, and finds out which of a VM's
+// volumes a snapshot can include. The cluster may not have VolumeSnapshots, their classes or the importer's storage
+// profiles, and may get and lose them while virt-controller runs.
 package volumesnapshot
 
 import (
@@ -33,17 +33,20 @@ const (
 )
 
 // ErrNotInstalled is returned if the CustomResourceDefinition of VolumeSnapshots is not installed.
-var ErrNotInstalled = errors.New("the cluster has no VolumeSnapshots (there is no CustomResourceDefinition " + snapshotCRD +
+var ErrNotInstalled = errors.New("the cluster has no VolumeSnapshots (there is no CustomResourceDefinition " +
+	snapshotCRD +
 	"): install Kubernetes' external-snapshotter")
 
-// Reader reads VolumeSnapshots and what determines their classes. Its errors are optional.ErrUnknown while it is unknown whether the
-// cluster has a kind.
+// Reader reads VolumeSnapshots and what determines their classes. Its errors are optional.ErrUnknown while it is
+// unknown whether the cluster has a kind.
 type Reader interface {
-	// Get reads a VolumeSnapshot. It returns ErrNotInstalled if the cluster has none, and NotFound if this one does not exist.
+	// Get reads a VolumeSnapshot. It returns ErrNotInstalled if the cluster has none, and NotFound if this one does not
+	// exist.
 	Get(ctx context.Context, key client.ObjectKey) (*csi.VolumeSnapshot, error)
 	// Classes returns the VolumeSnapshotClasses; none if the cluster does not have the kind.
 	Classes(ctx context.Context) ([]csi.VolumeSnapshotClass, error)
-	// Preferred returns the VolumeSnapshotClasses that the importer's profiles name, by storage class; none if there is no importer.
+	// Preferred returns the VolumeSnapshotClasses that the importer's profiles name, by storage class; none if there is no
+	// importer.
 	Preferred(ctx context.Context) (map[string]string, error)
 }
 
@@ -130,7 +133,8 @@ func (*Store) list(ctx context.Context, store *optional.Store, list client.Objec
 	}
 }
 
-// OnSnapshot enqueues what users returns when a VolumeSnapshot changes. The key is empty if the kind was installed or removed.
+// OnSnapshot enqueues what users returns when a VolumeSnapshot changes. The key is empty if the kind was installed or
+// removed.
 func (s *Store) OnSnapshot(users func(context.Context, client.ObjectKey) []reconcile.Request) source.Source {
 	return s.snapshots.Source(func(ctx context.Context, change optional.Change) []reconcile.Request {
 		return users(ctx, client.ObjectKey(change))

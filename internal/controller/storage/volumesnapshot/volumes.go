@@ -21,9 +21,11 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Volumes returns the volumes of a VM, to which its instance type and preference have been applied, and which of them a snapshot can
-// include. cached reads claims and storage classes.
-func Volumes(ctx context.Context, cached client.Reader, snapshots Reader, vm *v1.VirtualMachine) ([]capture.Volume, error) {
+// Volumes returns the volumes of a VM, to which its instance type and preference have been applied, and which of them a
+// snapshot can include. cached reads claims and storage classes.
+func Volumes(
+	ctx context.Context, cached client.Reader, snapshots Reader, vm *v1.VirtualMachine,
+) ([]capture.Volume, error) {
 	if vm.Spec.Template == nil {
 		return nil, nil
 	}
@@ -42,9 +44,11 @@ func Volumes(ctx context.Context, cached client.Reader, snapshots Reader, vm *v1
 	return capture.Volumes(vm, storage), nil
 }
 
-// OfContent returns the VolumeSnapshots of a content that exist, by name. There are none if the content has more volumes than a VM: it is
-// not used.
-func OfContent(ctx context.Context, snapshots Reader, content *v1beta1.VirtualMachineSnapshotContent) (map[string]*csi.VolumeSnapshot, error) {
+// OfContent returns the VolumeSnapshots of a content that exist, by name. There are none if the content has more
+// volumes than a VM: it is not used.
+func OfContent(
+	ctx context.Context, snapshots Reader, content *v1beta1.VirtualMachineSnapshotContent,
+) (map[string]*csi.VolumeSnapshot, error) {
 	out := map[string]*csi.VolumeSnapshot{}
 	if capture.TooManyVolumes(content) != "" {
 		return out, nil
@@ -69,7 +73,9 @@ func OfContent(ctx context.Context, snapshots Reader, content *v1beta1.VirtualMa
 }
 
 // claimsOf returns the claims of a VM's volumes that exist, by name.
-func claimsOf(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine) (map[string]*corev1.PersistentVolumeClaim, error) {
+func claimsOf(
+	ctx context.Context, cached client.Reader, vm *v1.VirtualMachine,
+) (map[string]*corev1.PersistentVolumeClaim, error) {
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for i := range vm.Spec.Template.Spec.Volumes {
 		name := capture.ClaimName(&vm.Spec.Template.Spec.Volumes[i])
@@ -120,12 +126,17 @@ func read(ctx context.Context, cached client.Reader, snapshots Reader) (storage 
 	return storage, nil
 }
 
-// StateClaim returns the claim with a VM's persistent state, or nil: the VM's own, or else one without an owner, as after a restore.
-func StateClaim(ctx context.Context, cached client.Reader, vm *v1.VirtualMachine) (*corev1.PersistentVolumeClaim, error) {
+// StateClaim returns the claim with a VM's persistent state, or nil: the VM's own, or else one without an owner, as
+// after a restore.
+func StateClaim(
+	ctx context.Context, cached client.Reader, vm *v1.VirtualMachine,
+) (*corev1.PersistentVolumeClaim, error) {
 	claims := &corev1.PersistentVolumeClaimList{}
-	err := cached.List(ctx, claims, client.InNamespace(vm.Namespace), client.MatchingLabels{v1.PersistentStateLabel: podspec.LabelValue(vm.Name)})
+	err := cached.List(ctx, claims, client.InNamespace(vm.Namespace),
+		client.MatchingLabels{v1.PersistentStateLabel: podspec.LabelValue(vm.Name)})
 	if err != nil {
-		return nil, fmt.Errorf("list the claims with the persistent state of VirtualMachine %s/%s: %w", vm.Namespace, vm.Name, err)
+		return nil, fmt.Errorf("list the claims with the persistent state of VirtualMachine %s/%s: %w", vm.Namespace, vm.Name,
+			err)
 	}
 	var found *corev1.PersistentVolumeClaim
 	rank := 0

@@ -54,7 +54,8 @@ func TestCleanUp(t *testing.T) {
 	}
 }
 
-// abandon removes by force a backup that has done n steps, and expects that nothing is left in the VMI that anybody waits for.
+// abandon removes by force a backup that has done n steps, and expects that nothing is left in the VMI that anybody
+// waits for.
 func (c *cluster) abandon(n int) {
 	c.t.Helper()
 	for range maxSteps {
@@ -76,8 +77,10 @@ func (c *cluster) abandon(n int) {
 			c.react()
 		}
 	}
-	if left := Holders(c.VMI); len(left) > 0 || backup.InProgress(&c.VMI.Status) || freeze.Remaining(&c.VMI.Status, c.Now) > 0 {
-		c.t.Errorf("after %d steps: others wait for %v, %+v, %+v", n, left, c.VMI.Status.DiskBackup, c.VMI.Status.SnapshotFreeze)
+	if left := Holders(c.VMI); len(left) > 0 || backup.InProgress(&c.VMI.Status) ||
+		freeze.Remaining(&c.VMI.Status, c.Now) > 0 {
+		c.t.Errorf("after %d steps: others wait for %v, %+v, %+v", n, left, c.VMI.Status.DiskBackup,
+			c.VMI.Status.SnapshotFreeze)
 	}
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package plan decides what virt-controller does next for a VirtualMachineBackup. It is pure: Next depends only on what was observed, and
-// each step can be repeated. docs/adr/0090
+// Package plan decides what virt-controller does next for a VirtualMachineBackup. It is pure: Next depends only on what
+// was observed, and each step can be repeated. docs/adr/0090
 package plan
 
 import (
@@ -34,32 +34,38 @@ type Observed struct {
 	Backup *v1alpha1.VirtualMachineBackup
 	// Tracker is the source of the backup if that is a tracker and exists. It is read from the API server.
 	Tracker *v1alpha1.VirtualMachineBackupTracker
-	// Checkpoints are those of all trackers of the VM, as Checkpoints returns them. They are only needed before the backup starts.
+	// Checkpoints are those of all trackers of the VM, as Checkpoints returns them. They are only needed before the backup
+	// starts.
 	Checkpoints []string
-	// VMI is the VMI that has something of the backup, or else the VM's, or nil. One that has ended does not count, nor one that the VM does
-	// not control and that has nothing of the backup.
+	// VMI is the VMI that has something of the backup, or else the VM's, or nil. One that has ended does not count, nor
+	// one that the VM does not control and that has nothing of the backup.
 	VMI *v1.VirtualMachineInstance
 	// NoVM reports whether the source is a VM that does not exist, or a tracker of one. It only matters without a VMI.
 	NoVM bool
 	// Claim is the claim that the backup is written to, or nil.
 	Claim *corev1.PersistentVolumeClaim
-	// Export is the VirtualMachineExport with the name of a backup that is pulled, or nil, and ExportPod is its Pod, or nil.
+	// Export is the VirtualMachineExport with the name of a backup that is pulled, or nil, and ExportPod is its Pod, or
+	// nil.
 	Export    *exportv1.VirtualMachineExport
 	ExportPod *corev1.Pod
-	// MigrationPending reports whether the VMI has a migration that has not ended. It is only needed before the backup starts.
+	// MigrationPending reports whether the VMI has a migration that has not ended. It is only needed before the backup
+	// starts.
 	MigrationPending bool
-	// MigrationUrgent reports whether one that has not ended has the priority system-critical, such as that of a drain. It ends the backup.
+	// MigrationUrgent reports whether one that has not ended has the priority system-critical, such as that of a drain. It
+	// ends the backup.
 	MigrationUrgent bool
 }
 
-// Step is what to do next. At most one of the changes is set; after it, Next is called again with what is observed then.
+// Step is what to do next. At most one of the changes is set; after it, Next is called again with what is observed
+// then.
 type Step struct {
 	// Status is the status to write. It is written before the change.
 	Status v1alpha1.VirtualMachineBackupStatus
 	// AddVolume is added to the VMI's utility volumes, RemoveVolume is the name of one that is removed.
 	AddVolume    *v1.UtilityVolume
 	RemoveVolume string
-	// Freeze and Intent are written to the VMI's status, with its resource version as precondition. ClearFreeze and ClearIntent remove them.
+	// Freeze and Intent are written to the VMI's status, with its resource version as precondition. ClearFreeze and
+	// ClearIntent remove them.
 	Freeze      *freeze.Intent
 	ClearFreeze bool
 	Intent      *backup.Intent
@@ -121,7 +127,8 @@ func Next(o Observed) Step {
 // finalizer. Only its UID is known. It is canceled like a deleted backup, a pulled one too: there is no exporter to
 // wait for, and no client that gets the checkpoint. The step has no status.
 func CleanUp(vmi *v1.VirtualMachineInstance, uid string, now time.Time) Step {
-	gone := &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), DeletionTimestamp: &metav1.Time{Time: now}}}
+	gone := &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid),
+		DeletionTimestamp: &metav1.Time{Time: now}}}
 	step := Next(Observed{Now: now, Backup: gone, VMI: vmi})
 	step.Status = v1alpha1.VirtualMachineBackupStatus{}
 	return step
@@ -172,8 +179,8 @@ func (p *planner) cleanUp() {
 	p.step.Done = !p.step.ClearIntent
 }
 
-// freezeEnded cancels a freeze that this backup has requested and that is not needed any more, and removes it when it has ended. It returns
-// true once there is nothing to do.
+// freezeEnded cancels a freeze that this backup has requested and that is not needed any more, and removes it when it
+// has ended. It returns true once there is nothing to do.
 func (p *planner) freezeEnded() bool {
 	view := p.freezeView(freeze.NoSnapshot)
 	view.Abandoned = true
@@ -197,10 +204,12 @@ func (p *planner) detached() bool {
 	return vmistatus.FindVolume(&p.VMI.Status, p.volume) == nil
 }
 
-// claimProblem returns why the claim is not attached or detached yet, to be appended to a message that says so, or nothing.
+// claimProblem returns why the claim is not attached or detached yet, to be appended to a message that says so, or
+// nothing.
 func (p *planner) claimProblem() string {
 	problem := ""
-	if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" && status.Reason != vmistatus.ReasonVolumeMounted {
+	if status := vmistatus.FindVolume(&p.VMI.Status, p.volume); status != nil && status.Message != "" &&
+		status.Reason != vmistatus.ReasonVolumeMounted {
 		problem = ": " + status.Message
 	}
 	// What prevents the agent from satisfying the spec is mostly the same problem.
@@ -219,7 +228,8 @@ func (p *planner) pending() string {
 	return detaching + p.claimProblem()
 }
 
-// silence returns why the guest's node may not act, to be appended to a message that says what is expected of it, or nothing.
+// silence returns why the guest's node may not act, to be appended to a message that says what is expected of it, or
+// nothing.
 func (p *planner) silence() string {
 	status := &p.VMI.Status
 	silent := vmistatus.FindCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
@@ -250,7 +260,8 @@ func (p *planner) waitFor(at time.Time) {
 	}
 }
 
-// run waits until the backup has begun, the guest is thawed, the backup has ended and the claim is detached, in this order.
+// run waits until the backup has begun, the guest is thawed, the backup has ended and the claim is detached, in this
+// order.
 func (p *planner) run() {
 	p.setType()
 	p.include()
@@ -287,7 +298,8 @@ func (p *planner) run() {
 	p.complete()
 }
 
-// cancel cancels a backup that is not to go on, and returns true if that has to be written now. The agent then reports how it has ended.
+// cancel cancels a backup that is not to go on, and returns true if that has to be written now. The agent then reports
+// how it has ended.
 func (p *planner) cancel() bool {
 	if p.intent == nil || p.intent.Canceled || p.ends() == "" {
 		return false
@@ -298,8 +310,8 @@ func (p *planner) cancel() bool {
 	return true
 }
 
-// ends returns why a backup is not to go on, or nothing. A pull that is served ends with its time in another way: with what its exporter
-// reports. A migration does not wait for that.
+// ends returns why a backup is not to go on, or nothing. A pull that is served ends with its time in another way: with
+// what its exporter reports. A migration does not wait for that.
 func (p *planner) ends() string {
 	over := p.isOver()
 	switch {
@@ -346,8 +358,8 @@ func (p *planner) failure() string {
 	return "The disks were not copied: "
 }
 
-// thawed decides about the freeze while the backup begins. It returns true once the guest need not be frozen any more, and then reports
-// whether it was.
+// thawed decides about the freeze while the backup begins. It returns true once the guest need not be frozen any more,
+// and then reports whether it was.
 func (p *planner) thawed() bool {
 	state := freeze.SomeSnapshots
 	if p.record.Begun() {

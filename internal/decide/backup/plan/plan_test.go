@@ -35,12 +35,14 @@ func newCluster(t *testing.T) *cluster {
 	c.Backup = &v1alpha1.VirtualMachineBackup{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "b", UID: "u", CreationTimestamp: metav1.NewTime(start.Add(-time.Hour)),
 	}}
-	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+		Name: "vm"}
 	c.Backup.Spec.PvcName = ptr.To("backups")
 	c.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}}
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm"}}
 	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "root"}, {Name: "seed"}}
-	vmi.Spec.Volumes = []v1.Volume{{Name: "root"}, {Name: "seed", VolumeSource: v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{}}}}
+	vmi.Spec.Volumes = []v1.Volume{{Name: "root"},
+		{Name: "seed", VolumeSource: v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{}}}}
 	vmi.Spec.Volumes[0].PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{}
 	vmi.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "root-claim"
 	vmi.Status.Phase = v1.Running
@@ -55,8 +57,8 @@ func (c *cluster) next() Step {
 	s := Next(c.Observed)
 	changes := 0
 	for _, set := range []bool{
-		s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.ClearFreeze, s.Intent != nil, s.ClearIntent, s.Checkpoint != nil, s.Export != nil,
-		s.DeleteExport, s.Done,
+		s.AddVolume != nil, s.RemoveVolume != "", s.Freeze != nil, s.ClearFreeze, s.Intent != nil, s.ClearIntent,
+		s.Checkpoint != nil, s.Export != nil, s.DeleteExport, s.Done,
 	} {
 		if set {
 			changes++
@@ -76,7 +78,8 @@ func (c *cluster) apply(s Step) {
 	case s.AddVolume != nil:
 		c.VMI.Spec.UtilityVolumes = append(c.VMI.Spec.UtilityVolumes, *s.AddVolume)
 	case s.RemoveVolume != "":
-		c.VMI.Spec.UtilityVolumes = slices.DeleteFunc(c.VMI.Spec.UtilityVolumes, func(v v1.UtilityVolume) bool { return v.Name == s.RemoveVolume })
+		c.VMI.Spec.UtilityVolumes = slices.DeleteFunc(c.VMI.Spec.UtilityVolumes,
+			func(v v1.UtilityVolume) bool { return v.Name == s.RemoveVolume })
 	case s.Freeze != nil:
 		c.VMI.Status.SnapshotFreeze = s.Freeze.Status()
 	case s.ClearFreeze:
@@ -97,7 +100,8 @@ func (c *cluster) apply(s Step) {
 
 // mount does what the agent does with the utility volume, and unmount the opposite.
 func (c *cluster) mount() {
-	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{Name: "backup-u", Phase: v1.HotplugVolumeMounted})
+	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus,
+		v1.VolumeStatus{Name: "backup-u", Phase: v1.HotplugVolumeMounted})
 }
 
 func (c *cluster) unmount() { c.VMI.Status.VolumeStatus = c.VMI.Status.VolumeStatus[:1] }
@@ -109,7 +113,8 @@ func (c *cluster) record(stage backup.Stage, problem string) {
 
 func (c *cluster) freeze(stage freeze.Stage, kept bool, problem string) {
 	deadline := c.VMI.Status.SnapshotFreeze.Deadline.Time
-	c.VMI.Status.SnapshotFreezeRecord = freeze.Record{ID: "u", Stage: stage, Kept: kept, Deadline: deadline, Problem: problem}.Status()
+	c.VMI.Status.SnapshotFreezeRecord = freeze.Record{ID: "u", Stage: stage, Kept: kept, Deadline: deadline,
+		Problem: problem}.Status()
 }
 
 func (c *cluster) connectAgent() {
@@ -137,7 +142,8 @@ func (c *cluster) begin() {
 		c.t.Fatalf("something happens before the claim is there: %+v", s)
 	}
 	c.mount()
-	if s := c.next(); s.Intent == nil || s.Intent.File("root") != "vm/"+own+"/b-root.qcow2" || !slices.Equal(s.Intent.Volumes, []string{"root"}) {
+	if s := c.next(); s.Intent == nil || s.Intent.File("root") != "vm/"+own+"/b-root.qcow2" ||
+		!slices.Equal(s.Intent.Volumes, []string{"root"}) {
 		c.t.Fatalf("the backup is not requested: %+v", s)
 	}
 	c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "")
@@ -170,7 +176,8 @@ func TestBackup(t *testing.T) {
 	c := newCluster(t)
 	c.begin()
 	c.expect(v1alpha1.ConditionQuiesced, metav1.ConditionFalse, v1alpha1.ReasonQuiesceSkipped, "no agent")
-	if got := c.Backup.Status; got.Type != v1alpha1.Full || len(got.IncludedVolumes) != 1 || got.IncludedVolumes[0].DiskTarget != "vda" || got.CheckpointName != nil {
+	if got := c.Backup.Status; got.Type != v1alpha1.Full || len(got.IncludedVolumes) != 1 ||
+		got.IncludedVolumes[0].DiskTarget != "vda" || got.CheckpointName != nil {
 		t.Errorf("the status is %+v", got)
 	}
 	c.record(backup.Succeeded, "")
@@ -342,7 +349,8 @@ func TestWaitsForADiskThatIsBeingPlugged(t *testing.T) {
 		if s := c.next(); s.AddVolume != nil || s.Intent != nil {
 			t.Fatalf("it does something: %+v", s)
 		}
-		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "Volume data is being plugged into the vm vm"+message)
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing,
+			"Volume data is being plugged into the vm vm"+message)
 	}
 	waits("")
 	c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{
@@ -360,9 +368,11 @@ func TestMigrationWaitsForTheBackupOnlyIfItsClaimIsThere(t *testing.T) {
 	attaching := func(t *testing.T) *cluster {
 		c := newCluster(t)
 		c.next()
-		c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus, v1.VolumeStatus{Name: "backup-u", Phase: v1.VolumeBound, Message: "no room"})
+		c.VMI.Status.VolumeStatus = append(c.VMI.Status.VolumeStatus,
+			v1.VolumeStatus{Name: "backup-u", Phase: v1.VolumeBound, Message: "no room"})
 		c.next()
-		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing, "The claim is being attached: no room")
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonInitializing,
+			"The claim is being attached: no room")
 		return c
 	}
 	t.Run("it is there", func(t *testing.T) {
@@ -392,7 +402,8 @@ func TestMigrationWaitsForTheBackupOnlyIfItsClaimIsThere(t *testing.T) {
 
 func TestCopiesNoDisksToWhichTheGuestCannotWrite(t *testing.T) {
 	c := newCluster(t)
-	for name, device := range map[string]v1.DiskDevice{"cd": {CDRom: &v1.CDRomTarget{}}, "readonly": {Disk: &v1.DiskTarget{ReadOnly: true}}} {
+	for name, device := range map[string]v1.DiskDevice{"cd": {CDRom: &v1.CDRomTarget{}},
+		"readonly": {Disk: &v1.DiskTarget{ReadOnly: true}}} {
 		volume := v1.Volume{Name: name}
 		volume.PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{}
 		volume.PersistentVolumeClaim.ClaimName = name
@@ -410,7 +421,8 @@ func TestWaitsAndProblems(t *testing.T) {
 		problem string
 	}{
 		"no tracker": {func(c *cluster) {
-			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+				Kind: "VirtualMachineBackupTracker", Name: "t"}
 		}, "BackupTracker t does not exist", ""},
 		"no VM":         {func(c *cluster) { c.VMI, c.NoVM = nil, true }, "VM ns/vm doesnt exist", ""},
 		"no VMI":        {func(c *cluster) { c.VMI = nil }, "vm vm is not running, cannot do backup", ""},
@@ -444,8 +456,11 @@ func TestWaitsAndProblems(t *testing.T) {
 }
 
 // setCondition sets a condition of the VMI.
-func (c *cluster) setCondition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, message string) {
-	vmistatus.SetCondition(&c.VMI.Status, v1.VirtualMachineInstanceCondition{Type: kind, Status: status, Message: message}, metav1.NewTime(c.Now))
+func (c *cluster) setCondition(
+	kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, message string,
+) {
+	vmistatus.SetCondition(&c.VMI.Status, v1.VirtualMachineInstanceCondition{Type: kind, Status: status, Message: message},
+		metav1.NewTime(c.Now))
 }
 
 func TestNodeThatDoesNotRespond(t *testing.T) {
@@ -501,7 +516,8 @@ func TestNodeThatDoesNotRespond(t *testing.T) {
 // says checks the message of the condition Progressing.
 func (c *cluster) says(message string) {
 	c.t.Helper()
-	if got := meta.FindStatusCondition(c.Backup.Status.Conditions, string(v1alpha1.ConditionProgressing)).Message; got != message {
+	if got := meta.FindStatusCondition(c.Backup.Status.Conditions,
+		string(v1alpha1.ConditionProgressing)).Message; got != message {
 		c.t.Errorf("the message is %q, not %q", got, message)
 	}
 }
@@ -565,7 +581,8 @@ func TestGuestAgentThatConnectsTooLate(t *testing.T) {
 	unwritten.VMI, unwritten.Backup = c.VMI.DeepCopy(), c.Backup.DeepCopy()
 	unwritten.VMI.Status.DiskBackup = nil
 	unwritten.connectAgent()
-	if s := unwritten.next(); s.Freeze == nil || meta.FindStatusCondition(s.Status.Conditions, string(v1alpha1.ConditionQuiesced)) != nil {
+	if s := unwritten.next(); s.Freeze == nil ||
+		meta.FindStatusCondition(s.Status.Conditions, string(v1alpha1.ConditionQuiesced)) != nil {
 		t.Errorf("no freeze is requested: %+v", s)
 	}
 	c.connectAgent()

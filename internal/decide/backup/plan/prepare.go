@@ -20,13 +20,13 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// maxName is the limit for the name of a backup: the names of its files, with those of the longest volume, have at most 255 bytes. Those of a
-// pull are the longest.
+// maxName is the limit for the name of a backup: the names of its files, with those of the longest volume, have at most
+// 255 bytes. Those of a pull are the longest.
 const maxName = 255 - len("-.scratch.qcow2") - 63
 
-// timeInNames is the format of the time in the names of directories and checkpoints, which is that of the backup's creation. No other backup has
-// both its name and its time, unless it was deleted and created again within a second; libvirt then refuses to write to existing files.
-// Source: KubeVirt pkg/virt-launcher/virtwrap/storage/backup.go.
+// timeInNames is the format of the time in the names of directories and checkpoints, which is that of the backup's
+// creation. No other backup has both its name and its time, unless it was deleted and created again within a second;
+// libvirt then refuses to write to existing files. Source: KubeVirt pkg/virt-launcher/virtwrap/storage/backup.go.
 const timeInNames = "2006-01-02_15-04-05"
 
 // SourceVM returns the name of the VM of a backup. It is empty if the backup's tracker does not exist.
@@ -95,10 +95,12 @@ func (p *planner) unsupported() string {
 	case p.VMI != nil && p.VMI.Spec.Domain.Devices.DisableHotplug:
 		return "The VM has spec.template.spec.domain.devices.disableHotplug set, and the claim of a backup is attached while the guest runs"
 	case len(p.Backup.Name) > maxName:
-		return fmt.Sprintf("The name of the backup has more than %d characters, which the names of its files cannot have", maxName)
+		return fmt.Sprintf("The name of the backup has more than %d characters, which the names of its files cannot have",
+			maxName)
 	case p.Claim != nil && vmistatus.IsBlockClaim(p.Claim):
 		return fmt.Sprintf("PVC %s/%s has no file system: the backup consists of files", p.Claim.Namespace, p.Claim.Name)
-	case p.Claim != nil && p.VMI != nil && slices.ContainsFunc(p.VMI.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == p.Claim.Name }):
+	case p.Claim != nil && p.VMI != nil &&
+		slices.ContainsFunc(p.VMI.Spec.Volumes, func(v v1.Volume) bool { return v.WrittenClaim() == p.Claim.Name }):
 		return fmt.Sprintf("PVC %s/%s is a disk of the VM: use another one", p.Claim.Namespace, p.Claim.Name)
 	default:
 		return ""
@@ -123,8 +125,8 @@ func (p *planner) waitsFor() string {
 		return fmt.Sprintf("PVC %s/%s doesnt exist", p.Backup.Namespace, claim)
 	case p.Claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("PVC %s/%s is being deleted", p.Backup.Namespace, claim)
-	// Once the claim is in the Pod, a migration waits for the backup, unless it is urgent. Until then the backup does: its claim may never get
-	// there.
+	// Once the claim is in the Pod, a migration waits for the backup, unless it is urgent. Until then the backup does: its
+	// claim may never get there.
 	case vmistatus.Migrating(&p.VMI.Status) || p.MigrationUrgent || p.MigrationPending && !p.isMounted():
 		return fmt.Sprintf("vm %s is currently migrating, waiting for migration to complete before starting backup", vm)
 	case p.VMI.Status.DiskBackup != nil:
@@ -141,7 +143,8 @@ func (p *planner) beingPlugged() string {
 		volume := &p.VMI.Spec.Volumes[i]
 		status := vmistatus.FindVolume(&p.VMI.Status, volume.Name)
 		plugged := vmistatus.IsHotplugged(status) || status == nil && volume.IsHotpluggable()
-		if !plugged || status != nil && status.Phase == v1.VolumeReady || !slices.Contains(backup.Disks(&p.VMI.Spec), volume.Name) {
+		if !plugged || status != nil && status.Phase == v1.VolumeReady ||
+			!slices.Contains(backup.Disks(&p.VMI.Spec), volume.Name) {
 			continue
 		}
 		message := fmt.Sprintf("Volume %s is being plugged into the vm %s", volume.Name, p.VMI.Name)
@@ -153,8 +156,8 @@ func (p *planner) beingPlugged() string {
 	return ""
 }
 
-// disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks, except CD-ROMs and other disks to which the guest
-// cannot write. The problem says why one of them cannot be.
+// disksOf returns the volumes of a VMI that are in a backup: those of claims and hostDisks, except CD-ROMs and other
+// disks to which the guest cannot write. The problem says why one of them cannot be.
 func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 	spec := &vmi.Spec
 	for i := range spec.Volumes {
@@ -170,12 +173,14 @@ func disksOf(vmi *v1.VirtualMachineInstance) (names []string, problem string) {
 		case disk.LUN != nil:
 			return nil, fmt.Sprintf("Volume %s is a LUN, which QEMU passes through and cannot copy", volume.Name)
 		case ptr.Deref(disk.Shareable, false):
-			return nil, fmt.Sprintf("Volume %s is shareable: what other guests write meanwhile would be mixed into its copy", volume.Name)
+			return nil, fmt.Sprintf("Volume %s is shareable: what other guests write meanwhile would be mixed into its copy",
+				volume.Name)
 		}
 		names = append(names, volume.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Sprintf("vm %s has no volumes to backup: none of the disks to which its guest can write is on a claim", vmi.Name)
+		return nil, fmt.Sprintf(
+			"vm %s has no volumes to backup: none of the disks to which its guest can write is on a claim", vmi.Name)
 	}
 	return names, ""
 }
@@ -246,8 +251,9 @@ const volumePrefix = "backup-"
 // VolumeName is the name of a backup's utility volume.
 func VolumeName(b *v1alpha1.VirtualMachineBackup) string { return volumePrefix + string(b.UID) }
 
-// UIDs returns the UIDs of the backups that have left something in a VMI: an intent, a volume, or a freeze. UIDs of snapshots may be among
-// them. A backup is found by it even if its tracker is gone, or was replaced by one of another VM.
+// UIDs returns the UIDs of the backups that have left something in a VMI: an intent, a volume, or a freeze. UIDs of
+// snapshots may be among them. A backup is found by it even if its tracker is gone, or was replaced by one of another
+// VM.
 func UIDs(vmi *v1.VirtualMachineInstance) []string {
 	uids := Holders(vmi)
 	if freeze := vmi.Status.SnapshotFreeze; freeze != nil {
@@ -260,8 +266,9 @@ func UIDs(vmi *v1.VirtualMachineInstance) []string {
 	return slices.Compact(uids)
 }
 
-// Holders returns the UIDs of the backups that have an intent or a utility volume in a VMI. Until both are removed, others wait:
-// migrations for either, and backups for the intent. A freeze is only requested while the volume is there, and ends by itself.
+// Holders returns the UIDs of the backups that have an intent or a utility volume in a VMI. Until both are removed,
+// others wait: migrations for either, and backups for the intent. A freeze is only requested while the volume is there,
+// and ends by itself.
 func Holders(vmi *v1.VirtualMachineInstance) []string {
 	var uids []string
 	if intent := vmi.Status.DiskBackup; intent != nil {

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// reportWait is how long a pull that ends waits for what its exporter reports: the exporter's grace period, and time for the kubelet.
+	// reportWait is how long a pull that ends waits for what its exporter reports: the exporter's grace period, and time
+	// for the kubelet.
 	reportWait = 2 * time.Minute
 	// foreignPoll is how often an export that does not belong to the backup is read again.
 	foreignPoll = 30 * time.Second
@@ -49,7 +50,8 @@ func (p *planner) pull() {
 		p.step.Export = p.newExport()
 	case !p.ownsExport():
 		p.progress(v1alpha1.ReasonPreparingExport,
-			fmt.Sprintf("VirtualMachineExport %s/%s exists and does not belong to the backup: delete or rename one of them", p.Export.Namespace, p.Export.Name))
+			fmt.Sprintf("VirtualMachineExport %s/%s exists and does not belong to the backup: delete or rename one of them",
+				p.Export.Namespace, p.Export.Name))
 		p.waitFor(p.Now.Add(foreignPoll))
 	default:
 		p.setEndpoints()
@@ -68,11 +70,13 @@ func (p *planner) newExport() *exportv1.VirtualMachineExport {
 			Namespace: b.Namespace, Name: b.Name,
 			// The export does not block the deletion of the backup, which has a finalizer.
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1alpha1.GroupVersion.String(), Kind: "VirtualMachineBackup", Name: b.Name, UID: b.UID, Controller: ptr.To(true),
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "VirtualMachineBackup", Name: b.Name, UID: b.UID,
+				Controller: ptr.To(true),
 			}},
 		},
 		Spec: exportv1.VirtualMachineExportSpec{
-			Source:         corev1.TypedLocalObjectReference{APIGroup: ptr.To(backupapi.GroupName), Kind: "VirtualMachineBackup", Name: b.Name},
+			Source: corev1.TypedLocalObjectReference{APIGroup: ptr.To(backupapi.GroupName), Kind: "VirtualMachineBackup",
+				Name: b.Name},
 			TokenSecretRef: ptr.To(b.Spec.TokenSecretRef), TTLDuration: &metav1.Duration{Duration: Expiry(b).Sub(p.Now)},
 		},
 	}
@@ -85,7 +89,8 @@ func (p *planner) exporter() backup.Exporter {
 		return backup.Exporter{}
 	}
 	return backup.Exporter{
-		IP: pod.Status.PodIP, Port: backup.ExporterPort, ServerName: content.ServerName(p.Export.Namespace, p.Export.Name), UID: string(pod.UID),
+		IP: pod.Status.PodIP, Port: backup.ExporterPort, ServerName: content.ServerName(p.Export.Namespace, p.Export.Name),
+		UID: string(pod.UID),
 	}
 }
 
@@ -95,7 +100,8 @@ func (p *planner) forgetEndpoints() {
 	p.step.Status.IncludedVolumes = withoutEndpoints(p.step.Status.IncludedVolumes)
 }
 
-// setEndpoints copies the addresses of the export to the status: as in KubeVirt, those from outside of the cluster if there are any.
+// setEndpoints copies the addresses of the export to the status: as in KubeVirt, those from outside of the cluster if
+// there are any.
 func (p *planner) setEndpoints() {
 	status := p.Export.Status
 	if status == nil || status.Phase != exportv1.Ready || status.Links == nil {
@@ -131,7 +137,8 @@ func (p *planner) setEndpoints() {
 			}
 		}
 	}
-	p.step.Status.IncludedVolumes, p.step.Status.EndpointCert, p.step.Status.ExportUID = volumes, ptr.To(link.Cert), ptr.To(p.Export.UID)
+	p.step.Status.IncludedVolumes, p.step.Status.EndpointCert, p.step.Status.ExportUID = volumes, ptr.To(link.Cert),
+		ptr.To(p.Export.UID)
 	p.progress(v1alpha1.ReasonExportReady, "The backup can be pulled")
 }
 
@@ -162,7 +169,8 @@ func (p *planner) endPull(since time.Time) {
 	p.step.Intent.Canceled = true
 }
 
-// read reports whether clients have read all of a pull, and otherwise why not. It is not known until the exporter has ended.
+// read reports whether clients have read all of a pull, and otherwise why not. It is not known until the exporter has
+// ended.
 func (p *planner) read() (all bool, why string, known bool) {
 	if !p.ownsExport() {
 		return false, "its export was deleted", true

@@ -25,7 +25,8 @@ func newPulled(t *testing.T) *cluster {
 	c := newCluster(t)
 	c.Backup.CreationTimestamp = metav1.NewTime(start)
 	c.Backup.Spec.Mode, c.Backup.Spec.TokenSecretRef = ptr.To(v1alpha1.PullMode), "token"
-	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+		Kind: "VirtualMachineBackupTracker", Name: "t"}
 	c.Tracker = &v1alpha1.VirtualMachineBackupTracker{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"}}
 	c.Tracker.Spec.Source.Name = "vm"
 	c.VMI.Status.TrackedVolumes = []string{"root"}
@@ -35,7 +36,8 @@ func newPulled(t *testing.T) *cluster {
 // pullRecord does what the agent does for the intent.
 func (c *cluster) pullRecord(stage backup.Stage, problem string) {
 	c.VMI.Status.DiskBackupRecord = backup.Record{
-		ID: "u", Stage: stage, StartedAt: c.Now, Problem: problem, Pull: true, Canceled: stage == backup.Succeeded, Checkpoint: c.VMI.Status.DiskBackup.Checkpoint,
+		ID: "u", Stage: stage, StartedAt: c.Now, Problem: problem, Pull: true, Canceled: stage == backup.Succeeded,
+		Checkpoint: c.VMI.Status.DiskBackup.Checkpoint,
 	}.Status()
 }
 
@@ -53,7 +55,8 @@ func (c *cluster) serve() {
 	}
 	c.pullRecord(backup.Running, "")
 	s := c.next()
-	if s.Export == nil || s.Export.Name != "b" || !metav1.IsControlledBy(s.Export, c.Backup) || *s.Export.Spec.TokenSecretRef != "token" ||
+	if s.Export == nil || s.Export.Name != "b" || !metav1.IsControlledBy(s.Export, c.Backup) ||
+		*s.Export.Spec.TokenSecretRef != "token" ||
 		s.Export.Spec.Source.Kind != "VirtualMachineBackup" || s.Export.Spec.TTLDuration.Duration != 2*time.Hour {
 		c.t.Fatalf("the export is not created: %+v", s.Export)
 	}
@@ -64,11 +67,13 @@ func (c *cluster) serve() {
 	if s := c.next(); s.Intent == nil || s.Intent.Exporter != want || s.Intent.Canceled {
 		c.t.Fatalf("the agent does not get the exporter's address: %+v", s.Intent)
 	}
-	c.Export.Status = &exportv1.VirtualMachineExportStatus{Phase: exportv1.Ready, Links: &exportv1.VirtualMachineExportLinks{Internal: &exportv1.VirtualMachineExportLink{
-		Cert: "CA", Backups: []exportv1.VirtualMachineExportBackup{{Name: "root", Endpoints: []exportv1.VirtualMachineExportBackupEndpoint{
-			{Endpoint: exportv1.Data, Url: "https://e/data"}, {Endpoint: exportv1.Map, Url: "https://e/map"},
-		}}},
-	}}}
+	c.Export.Status = &exportv1.VirtualMachineExportStatus{Phase: exportv1.Ready,
+		Links: &exportv1.VirtualMachineExportLinks{Internal: &exportv1.VirtualMachineExportLink{
+			Cert: "CA", Backups: []exportv1.VirtualMachineExportBackup{{Name: "root",
+				Endpoints: []exportv1.VirtualMachineExportBackupEndpoint{
+					{Endpoint: exportv1.Data, Url: "https://e/data"}, {Endpoint: exportv1.Map, Url: "https://e/map"},
+				}}},
+		}}}
 	if s := c.next(); s.After != 2*time.Hour || s.Intent != nil {
 		c.t.Errorf("the pull is planned again after %s: %+v", s.After, s.Intent)
 	}
@@ -77,7 +82,8 @@ func (c *cluster) serve() {
 
 // report does what the reconciler of exports does when the exporter has ended.
 func (c *cluster) report(status corev1.ConditionStatus, message string) {
-	c.Export.Status.Conditions = []exportv1.Condition{{Type: exportv1.ConditionBackupRead, Status: status, Message: message}}
+	c.Export.Status.Conditions = []exportv1.Condition{{Type: exportv1.ConditionBackupRead, Status: status,
+		Message: message}}
 }
 
 // conclude brings a pull whose exporter has reported to its end.
@@ -99,7 +105,8 @@ func (c *cluster) conclude() {
 func TestPull(t *testing.T) {
 	c := newPulled(t)
 	c.serve()
-	want := []v1alpha1.BackupVolumeInfo{{VolumeName: "root", DiskTarget: "vda", DataEndpoint: "https://e/data", MapEndpoint: "https://e/map"}}
+	want := []v1alpha1.BackupVolumeInfo{{VolumeName: "root", DiskTarget: "vda", DataEndpoint: "https://e/data",
+		MapEndpoint: "https://e/map"}}
 	if diff := cmp.Diff(want, c.Backup.Status.IncludedVolumes); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
@@ -143,7 +150,8 @@ func TestPullThatNobodyHasRead(t *testing.T) {
 		if s := c.next(); s.Checkpoint != nil {
 			t.Errorf("%s: the tracker gets the checkpoint", name)
 		}
-		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "The backup was not read completely")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning,
+			"The backup was not read completely")
 		if got := c.completion(); strings.Count(got, "next backup does not start from it") != 1 {
 			t.Errorf("%s: the message is %q", name, got)
 		}
@@ -175,7 +183,8 @@ func TestExportThatIsDeletedAfterItWasRead(t *testing.T) {
 func TestPullWithoutACheckpointThatNobodyHasRead(t *testing.T) {
 	for name, change := range map[string]func(*cluster){
 		"of a VM": func(c *cluster) {
-			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+				Name: "vm"}
 			c.Tracker = nil
 		},
 		"of a guest without tracked disks": func(c *cluster) { c.VMI.Status.TrackedVolumes = nil },
@@ -187,7 +196,8 @@ func TestPullWithoutACheckpointThatNobodyHasRead(t *testing.T) {
 		c.report(corev1.ConditionFalse, "1 of 1 volumes")
 		c.conclude()
 		c.next()
-		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "The backup was not read completely: 1 of 1 volumes")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted,
+			"The backup was not read completely: 1 of 1 volumes")
 		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, beginsComplete)
 		if ended := c.completion(); strings.Contains(ended, "next backup") || c.Backup.Status.CheckpointName != nil {
 			t.Errorf("%s: %s", name, ended)
@@ -223,7 +233,8 @@ func TestExportsOfPulls(t *testing.T) {
 	c := newPulled(t)
 	c.serve()
 	c.Export, c.ExportPod = nil, nil
-	if s := c.next(); s.Export == nil || s.Status.ExportUID != nil || s.Status.EndpointCert != nil || s.Status.IncludedVolumes[0].DataEndpoint != "" {
+	if s := c.next(); s.Export == nil || s.Status.ExportUID != nil || s.Status.EndpointCert != nil ||
+		s.Status.IncludedVolumes[0].DataEndpoint != "" {
 		t.Errorf("an export that was deleted is not created again: %+v", s)
 	}
 	if s := c.next(); s.Intent == nil || s.Intent.Exporter != (backup.Exporter{}) {
@@ -268,11 +279,13 @@ func TestPullThatNeverBegins(t *testing.T) {
 		if s := c.next(); s.Intent == nil || !s.Intent.Canceled {
 			t.Fatalf("%s: migrations wait for the backup forever: %+v", name, s)
 		}
-		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before its ttlDuration expired")
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting,
+			"before its ttlDuration expired")
 		if s := c.next(); s.Intent != nil || s.RemoveVolume != "" {
 			t.Errorf("%s: something happens before the agent has responded: %+v", name, s)
 		}
-		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting, "before its ttlDuration expired")
+		c.expect(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonAborting,
+			"before its ttlDuration expired")
 		c.pullRecord(backup.Failed, "canceled")
 		if s := c.next(); s.RemoveVolume == "" {
 			t.Errorf("%s: the claim is not detached: %+v", name, s)
@@ -317,11 +330,13 @@ func TestPullThatBeginsTooLate(t *testing.T) {
 }
 
 func TestUrgentMigrationEndsAPull(t *testing.T) {
-	for name, source := range map[string]func(*cluster){"of a tracker": func(*cluster) {}, "of a VM": func(c *cluster) { c.Tracker = nil }} {
+	for name, source := range map[string]func(*cluster){"of a tracker": func(*cluster) {},
+		"of a VM": func(c *cluster) { c.Tracker = nil }} {
 		c := newPulled(t)
 		source(c)
 		if c.Tracker == nil {
-			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine", Name: "vm"}
+			c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("kubevirt.io"), Kind: "VirtualMachine",
+				Name: "vm"}
 		}
 		c.serve()
 		c.MigrationPending = true
@@ -349,7 +364,8 @@ func TestUrgentMigrationEndsAPull(t *testing.T) {
 			t.Errorf("%s: the tracker gets the checkpoint", name)
 		}
 		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "system-critical")
-		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning, "The backup was not read completely")
+		c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompletedWithWarning,
+			"The backup was not read completely")
 	}
 	// A pull that is deleted ends anyway, and soon. What clients have read is not lost.
 	c := newPulled(t)

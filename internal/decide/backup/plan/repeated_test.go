@@ -38,7 +38,8 @@ func (c *cluster) react() {
 		case record.ID != intent.ID && intent.Canceled:
 			record = backup.Record{ID: intent.ID, Stage: backup.Failed}
 		case record.ID != intent.ID:
-			record = backup.Record{ID: intent.ID, Stage: backup.Running, StartedAt: c.Now, Checkpoint: intent.Checkpoint, Pull: intent.Pull}
+			record = backup.Record{ID: intent.ID, Stage: backup.Running, StartedAt: c.Now, Checkpoint: intent.Checkpoint,
+				Pull: intent.Pull}
 		case record.Ended():
 		case intent.Canceled && intent.Pull:
 			record.Stage, record.Canceled = backup.Succeeded, true
@@ -51,7 +52,8 @@ func (c *cluster) react() {
 	}
 }
 
-// TestRepeatedSteps interrupts a backup at each of its steps in each way, and expects it to end as one that was not interrupted.
+// TestRepeatedSteps interrupts a backup at each of its steps in each way, and expects it to end as one that was not
+// interrupted.
 func TestRepeatedSteps(t *testing.T) {
 	// Each applies a step that is interrupted. The status before is that without the step.
 	interruptions := map[string]func(c *cluster, s Step, before *v1alpha1.VirtualMachineBackupStatus){

@@ -68,8 +68,8 @@ func (p *planner) fail(reason, message string) {
 	p.set(v1alpha1.ConditionFailed, true, reason, beginsFailed+message)
 }
 
-// complete reports that there is a backup, with a warning if the guest was to be frozen and was not, or if the next backup does not start from
-// this one because not all of it was read.
+// complete reports that there is a backup, with a warning if the guest was to be frozen and was not, or if the next
+// backup does not start from this one because not all of it was read.
 func (p *planner) complete() {
 	message := messageFull
 	switch {
@@ -79,7 +79,8 @@ func (p *planner) complete() {
 		message += ". It is a full one because " + p.whyFull()
 	}
 	warnings := ""
-	// Without a checkpoint, no later backup can lack what was not read: the client that reads it knows whether it has got it.
+	// Without a checkpoint, no later backup can lack what was not read: the client that reads it knows whether it has got
+	// it.
 	switch unread := p.unread(); {
 	case unread == "":
 	case p.preempted():
@@ -89,7 +90,8 @@ func (p *planner) complete() {
 	default:
 		message += ". " + unread
 	}
-	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil && quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
+	if quiesced := p.condition(v1alpha1.ConditionQuiesced); quiesced != nil &&
+		quiesced.Reason == v1alpha1.ReasonQuiesceFailed {
 		warnings += quiesced.Message + ". "
 	}
 	reason, begin := v1alpha1.ReasonCompleted, beginsComplete
@@ -132,7 +134,8 @@ func (p *planner) initiated() bool {
 	}
 }
 
-// setQuiesced reports how the freeze has ended. It does not change afterwards: a later freeze replaces that of the backup in the VMI.
+// setQuiesced reports how the freeze has ended. It does not change afterwards: a later freeze replaces that of the
+// backup in the VMI.
 func (p *planner) setQuiesced(view freeze.ControllerView) {
 	switch {
 	case p.condition(v1alpha1.ConditionQuiesced) != nil:
@@ -183,7 +186,8 @@ func Ended(b *v1alpha1.VirtualMachineBackup) bool {
 		meta.IsStatusConditionTrue(b.Status.Conditions, string(v1alpha1.ConditionFailed)))
 }
 
-// PullEnds reports whether a backup is not to be pulled any more, and since when. It ends with its deletion or its time.
+// PullEnds reports whether a backup is not to be pulled any more, and since when. It ends with its deletion or its
+// time.
 func PullEnds(b *v1alpha1.VirtualMachineBackup, now time.Time) (since time.Time, ends bool) {
 	expiry := Expiry(b)
 	if b.DeletionTimestamp != nil && b.DeletionTimestamp.Time.Before(expiry) {

@@ -46,7 +46,8 @@ func TestMessagesBeginWithTheSentencesOfKubeVirt(t *testing.T) {
 	c.next()
 	begins(c, v1alpha1.ConditionProgressing, "Backup is aborting")
 
-	for quiesced, kept := range map[string]bool{"Guest filesystem was successfully quiesced": true, "Guest filesystem quiesce failed": false} {
+	for quiesced, kept := range map[string]bool{"Guest filesystem was successfully quiesced": true,
+		"Guest filesystem quiesce failed": false} {
 		c = newCluster(t)
 		c.connectAgent()
 		c.next()

@@ -19,8 +19,8 @@ import (
 // maxKept is how many checkpoints a guest keeps. Each takes memory, and time with each write.
 const maxKept = 16
 
-// track requests a checkpoint for the tracker's next backup, and that this one starts from the tracker's latest checkpoint. A guest whose
-// changed blocks are not tracked can have none.
+// track requests a checkpoint for the tracker's next backup, and that this one starts from the tracker's latest
+// checkpoint. A guest whose changed blocks are not tracked can have none.
 func (p *planner) track(name string) {
 	if p.Tracker == nil || len(p.VMI.Status.TrackedVolumes) == 0 {
 		return
@@ -42,13 +42,14 @@ func (p *planner) track(name string) {
 	}
 }
 
-// Checkpoints returns the latest checkpoints of the trackers of a VMI's VM, the newest one first: if there are too many, it keeps the others.
-// Those from before this guest are not among them.
+// Checkpoints returns the latest checkpoints of the trackers of a VMI's VM, the newest one first: if there are too
+// many, it keeps the others. Those from before this guest are not among them.
 func Checkpoints(trackers []v1alpha1.VirtualMachineBackupTracker, vmi *v1.VirtualMachineInstance) []string {
 	var found []*v1alpha1.BackupCheckpoint
 	for i := range trackers {
 		status := trackers[i].Status
-		if trackers[i].Spec.Source.Name == vmi.Name && status != nil && status.LatestCheckpoint != nil && status.LatestCheckpoint.Name != "" &&
+		if trackers[i].Spec.Source.Name == vmi.Name && status != nil && status.LatestCheckpoint != nil &&
+			status.LatestCheckpoint.Name != "" &&
 			!isOfEarlierGuest(status.LatestCheckpoint, vmi) {
 			found = append(found, status.LatestCheckpoint)
 		}
@@ -63,15 +64,18 @@ func Checkpoints(trackers []v1alpha1.VirtualMachineBackupTracker, vmi *v1.Virtua
 	return slices.Compact(names)
 }
 
-// isOfEarlierGuest reports whether a checkpoint was created before a VMI, and so has ended with the QEMU of an earlier one.
+// isOfEarlierGuest reports whether a checkpoint was created before a VMI, and so has ended with the QEMU of an earlier
+// one.
 func isOfEarlierGuest(checkpoint *v1alpha1.BackupCheckpoint, vmi *v1.VirtualMachineInstance) bool {
 	return checkpoint.CreationTime != nil && checkpoint.CreationTime.Before(&vmi.CreationTimestamp)
 }
 
-// LostCheckpoint returns the name of a tracker's checkpoint if the running guest cannot have it, because it is that of an earlier one.
+// LostCheckpoint returns the name of a tracker's checkpoint if the running guest cannot have it, because it is that of
+// an earlier one.
 func LostCheckpoint(tracker *v1alpha1.VirtualMachineBackupTracker, vmi *v1.VirtualMachineInstance) string {
 	status := tracker.Status
-	if vmi.Status.Phase != v1.Running || status == nil || status.LatestCheckpoint == nil || !isOfEarlierGuest(status.LatestCheckpoint, vmi) {
+	if vmi.Status.Phase != v1.Running || status == nil || status.LatestCheckpoint == nil ||
+		!isOfEarlierGuest(status.LatestCheckpoint, vmi) {
 		return ""
 	}
 	return status.LatestCheckpoint.Name
@@ -106,7 +110,8 @@ func (p *planner) setType() {
 	}
 }
 
-// created returns the name of the checkpoint that the agent has created with the backup, or nothing. It is only the one that was requested.
+// created returns the name of the checkpoint that the agent has created with the backup, or nothing. It is only the one
+// that was requested.
 func (p *planner) created() string {
 	if p.intent == nil || p.intent.Checkpoint != p.record.Checkpoint {
 		return ""
@@ -114,17 +119,20 @@ func (p *planner) created() string {
 	return p.record.Checkpoint
 }
 
-// nextCheckpoint returns the checkpoint that is to become the tracker's, or nil. An incremental backup only continues the backups of its
-// tracker: if the tracker was replaced meanwhile, it is not known which backups the new one's user has. It may be one of another VM.
+// nextCheckpoint returns the checkpoint that is to become the tracker's, or nil. An incremental backup only continues
+// the backups of its tracker: if the tracker was replaced meanwhile, it is not known which backups the new one's user
+// has. It may be one of another VM.
 func (p *planner) nextCheckpoint() *v1alpha1.BackupCheckpoint {
 	latest := p.latest()
 	created := p.created()
-	if p.unread() != "" || p.Tracker == nil || p.Tracker.Spec.Source.Name != p.VMI.Name || created == "" || latest == created ||
+	if p.unread() != "" || p.Tracker == nil || p.Tracker.Spec.Source.Name != p.VMI.Name || created == "" ||
+		latest == created ||
 		p.record.Incremental() && latest != p.record.Since {
 		return nil
 	}
 	return &v1alpha1.BackupCheckpoint{
-		Name: created, CreationTime: ptr.To(metav1.NewTime(p.record.StartedAt)), Volumes: withoutEndpoints(p.step.Status.IncludedVolumes),
+		Name: created, CreationTime: ptr.To(metav1.NewTime(p.record.StartedAt)),
+		Volumes: withoutEndpoints(p.step.Status.IncludedVolumes),
 	}
 }
 

@@ -21,15 +21,18 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/snapshot/freeze"
 )
 
-// newTracked returns a guest whose changed blocks are tracked, with a backup of a tracker that has this checkpoint, or none.
+// newTracked returns a guest whose changed blocks are tracked, with a backup of a tracker that has this checkpoint, or
+// none.
 func newTracked(t *testing.T, latest string) *cluster {
 	c := newCluster(t)
 	c.VMI.Status.TrackedVolumes = []string{"root"}
-	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"), Kind: "VirtualMachineBackupTracker", Name: "t"}
+	c.Backup.Spec.Source = corev1.TypedLocalObjectReference{APIGroup: ptr.To("backup.kubevirt.io"),
+		Kind: "VirtualMachineBackupTracker", Name: "t"}
 	c.Tracker = &v1alpha1.VirtualMachineBackupTracker{}
 	c.Tracker.Spec.Source.Name = "vm"
 	if latest != "" {
-		c.Tracker.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &v1alpha1.BackupCheckpoint{Name: latest}}
+		c.Tracker.Status = &v1alpha1.VirtualMachineBackupTrackerStatus{
+			LatestCheckpoint: &v1alpha1.BackupCheckpoint{Name: latest}}
 		c.Checkpoints = []string{latest}
 	}
 	return c
@@ -39,7 +42,8 @@ func newTracked(t *testing.T, latest string) *cluster {
 func (c *cluster) succeed(since, because string) {
 	c.t.Helper()
 	record := backup.Record{
-		ID: "u", Stage: backup.Succeeded, StartedAt: c.Now, Since: since, FullBecause: because, Checkpoint: backup.IntentOf(&c.VMI.Status).Checkpoint,
+		ID: "u", Stage: backup.Succeeded, StartedAt: c.Now, Since: since, FullBecause: because,
+		Checkpoint: backup.IntentOf(&c.VMI.Status).Checkpoint,
 	}
 	c.VMI.Status.DiskBackupRecord = record.Status()
 	if s := c.next(); s.RemoveVolume != "backup-u" || s.Checkpoint != nil {
@@ -60,14 +64,16 @@ func TestTrackerGetsACheckpointOnceItsBackupIsOnTheClaim(t *testing.T) {
 	c.succeed("", "")
 	s := c.next()
 	volumes := []v1alpha1.BackupVolumeInfo{{VolumeName: "root", DiskTarget: "vda"}}
-	if s.Checkpoint == nil || s.Checkpoint.Name != own || !s.Checkpoint.CreationTime.Time.Equal(start) || !slices.Equal(s.Checkpoint.Volumes, volumes) {
+	if s.Checkpoint == nil || s.Checkpoint.Name != own || !s.Checkpoint.CreationTime.Time.Equal(start) ||
+		!slices.Equal(s.Checkpoint.Volumes, volumes) {
 		t.Fatalf("the checkpoint is %+v", s.Checkpoint)
 	}
 	if meta.IsStatusConditionTrue(c.Backup.Status.Conditions, string(v1alpha1.ConditionComplete)) {
 		t.Error("the backup is complete before the tracker has its checkpoint")
 	}
 	c.next()
-	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "because the tracker had no checkpoint")
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted,
+		"because the tracker had no checkpoint")
 	if got := c.Backup.Status; got.Type != v1alpha1.Full || ptr.Deref(got.CheckpointName, "") != own {
 		t.Errorf("the status is %+v", got)
 	}
@@ -77,14 +83,16 @@ func TestIncrementalBackup(t *testing.T) {
 	c := newTracked(t, "a")
 	c.Checkpoints = []string{"a", "of-another"}
 	c.begin()
-	if intent := backup.IntentOf(&c.VMI.Status); intent.Checkpoint != own || intent.Since != "a" || !slices.Equal(intent.Kept, []string{"a", "of-another"}) {
+	if intent := backup.IntentOf(&c.VMI.Status); intent.Checkpoint != own || intent.Since != "a" ||
+		!slices.Equal(intent.Kept, []string{"a", "of-another"}) {
 		t.Errorf("the intent is %+v", intent)
 	}
 	c.succeed("a", "")
 	c.next()
 	c.next()
 	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a")
-	if got := c.Backup.Status; got.Type != v1alpha1.Incremental || ptr.Deref(got.CheckpointName, "") != own || c.Tracker.Status.LatestCheckpoint.Name != own {
+	if got := c.Backup.Status; got.Type != v1alpha1.Incremental || ptr.Deref(got.CheckpointName, "") != own ||
+		c.Tracker.Status.LatestCheckpoint.Name != own {
 		t.Errorf("the status is %+v", got)
 	}
 }
@@ -108,8 +116,10 @@ func TestFullBackupsOfATrackerSayWhy(t *testing.T) {
 				t.Errorf("the checkpoint is %+v", s.Checkpoint)
 			}
 			c.next()
-			c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "It is a full one because "+tc.because)
-			if got, want := c.completion(), beginsComplete+messageFull+". It is a full one because "+tc.because; !strings.HasPrefix(got, want) ||
+			c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted,
+				"It is a full one because "+tc.because)
+			if got, want := c.completion(),
+				beginsComplete+messageFull+". It is a full one because "+tc.because; !strings.HasPrefix(got, want) ||
 				strings.Contains(got, "No tracker has") {
 				t.Errorf("the message is %q", got)
 			}
@@ -123,7 +133,8 @@ func TestFullBackupsOfATrackerSayWhy(t *testing.T) {
 func TestBackupThatFailsLeavesTheTracker(t *testing.T) {
 	c := newTracked(t, "a")
 	c.begin()
-	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Failed, StartedAt: c.Now, Since: "a", Checkpoint: own, Problem: "no space left"}.Status()
+	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Failed, StartedAt: c.Now, Since: "a",
+		Checkpoint: own, Problem: "no space left"}.Status()
 	c.finish()
 	c.expect(v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonFailed, "no space left")
 	if got := c.Tracker.Status.LatestCheckpoint.Name; got != "a" || c.Backup.Status.CheckpointName != nil {
@@ -139,7 +150,8 @@ func TestIncrementalBackupDoesNotContinueAnotherTracker(t *testing.T) {
 	if s := c.next(); s.Checkpoint != nil {
 		t.Errorf("the new tracker gets %+v", s.Checkpoint)
 	}
-	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "since the checkpoint a. No tracker has its checkpoint")
+	c.expect(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted,
+		"since the checkpoint a. No tracker has its checkpoint")
 	if got := c.Backup.Status.CheckpointName; got != nil {
 		t.Errorf("the status names the checkpoint %s, which no tracker has", *got)
 	}
@@ -148,7 +160,8 @@ func TestIncrementalBackupDoesNotContinueAnotherTracker(t *testing.T) {
 func TestTrackerGetsNoCheckpointThatWasNotRequested(t *testing.T) {
 	c := newTracked(t, "a")
 	c.begin()
-	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Succeeded, StartedAt: c.Now, Since: "a", Checkpoint: "other"}.Status()
+	c.VMI.Status.DiskBackupRecord = backup.Record{ID: "u", Stage: backup.Succeeded, StartedAt: c.Now, Since: "a",
+		Checkpoint: "other"}.Status()
 	c.next()
 	c.unmount()
 	if s := c.next(); s.Checkpoint != nil || s.Status.CheckpointName != nil {
@@ -243,7 +256,8 @@ func TestCheckpointsThatAGuestKeeps(t *testing.T) {
 		return made
 	}
 	got := Checkpoints([]v1alpha1.VirtualMachineBackupTracker{
-		tracker("vm", "a", time.Minute), tracker("vm", "b", 3*time.Minute), tracker("vm", "", 0), tracker("vm", "of-an-earlier-guest", -time.Minute),
+		tracker("vm", "a", time.Minute), tracker("vm", "b", 3*time.Minute), tracker("vm", "", 0),
+		tracker("vm", "of-an-earlier-guest", -time.Minute),
 		tracker("other", "of-another-vm", time.Minute), tracker("vm", "c", 2*time.Minute), tracker("vm", "c", 2*time.Minute),
 	}, vmi)
 	if want := []string{"b", "c", "a"}; !slices.Equal(got, want) {
@@ -302,5 +316,6 @@ func TestLostCheckpoint(t *testing.T) {
 }
 
 func withCheckpoint(created time.Time) *v1alpha1.VirtualMachineBackupTrackerStatus {
-	return &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &v1alpha1.BackupCheckpoint{Name: "c", CreationTime: ptr.To(metav1.NewTime(created))}}
+	return &v1alpha1.VirtualMachineBackupTrackerStatus{LatestCheckpoint: &v1alpha1.BackupCheckpoint{Name: "c",
+		CreationTime: ptr.To(metav1.NewTime(created))}}
 }

@@ -26,8 +26,8 @@ import (
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
-// unimplemented are the fields that Vireo does not implement yet, by the name of the preference that sets them. specsupport has the
-// reasons.
+// unimplemented are the fields that Vireo does not implement yet, by the name of the preference that sets them.
+// specsupport has the reasons.
 var unimplemented = map[string][]string{
 	"fedora.arm64":  {"spec.architecture"},
 	"fedora.s390x":  {"spec.architecture"},
@@ -94,8 +94,8 @@ func expand(
 	return vmi
 }
 
-// start admits a VMI and builds its launcher Pod, and returns the paths of what is unimplemented and the domain under emulation. The
-// cluster has no feature gates but the one that another architecture needs.
+// start admits a VMI and builds its launcher Pod, and returns the paths of what is unimplemented and the domain under
+// emulation. The cluster has no feature gates but the one that another architecture needs.
 func start(t *testing.T, vmi *v1.VirtualMachineInstance) (paths []string, built *libvirtxml.Domain, err error) {
 	t.Helper()
 	config := clusterconfig.Default()
@@ -106,7 +106,8 @@ func start(t *testing.T, vmi *v1.VirtualMachineInstance) (paths []string, built 
 	if errs := webhookv1.Admit(vmi, config); len(errs) > 0 {
 		t.Errorf("admission: %v", errs.ToAggregate())
 	}
-	if _, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state"}); err != nil {
+	if _, err := podspec.Build(vmi,
+		podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state"}); err != nil {
 		t.Errorf("launcher Pod: %v", err)
 	}
 	for _, finding := range slices.Concat(
@@ -130,7 +131,8 @@ func factsOf(vmi *v1.VirtualMachineInstance) domain.Facts {
 		Interfaces: map[string]domain.InterfaceFact{}, NUMACells: []domain.NUMACellFact{{}},
 	}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
-		facts.Interfaces[vmi.Spec.Domain.Devices.Interfaces[i].Name] = domain.InterfaceFact{Tap: "tap0", MAC: "02:00:00:00:00:01", MTU: 1450}
+		facts.Interfaces[vmi.Spec.Domain.Devices.Interfaces[i].Name] = domain.InterfaceFact{Tap: "tap0",
+			MAC: "02:00:00:00:00:01", MTU: 1450}
 	}
 	for id := range uint(128) {
 		facts.CPUs = append(facts.CPUs, id)
@@ -184,7 +186,8 @@ func TestEveryPreferenceStartsAVM(t *testing.T) {
 			if bus := built.Devices.Disks[0].Target.Bus; bus != string(object.Spec.Devices.PreferredDiskBus) {
 				t.Errorf("the disk is on the bus %s, want %s", bus, object.Spec.Devices.PreferredDiskBus)
 			}
-			if model := built.Devices.Interfaces[0].Model.Type; !strings.HasPrefix(model, object.Spec.Devices.PreferredInterfaceModel) {
+			if model := built.Devices.Interfaces[0].Model.Type; !strings.HasPrefix(model,
+				object.Spec.Devices.PreferredInterfaceModel) {
 				t.Errorf("the interface is %s, want %s", model, object.Spec.Devices.PreferredInterfaceModel)
 			}
 		})

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package common generates the cluster-wide instance types and preferences of KubeVirt's common-instancetypes, with the same names,
-// labels and specs. Users, images and consoles refer to them by name and select them by label.
+// Package common generates the cluster-wide instance types and preferences of KubeVirt's common-instancetypes, with the
+// same names, labels and specs. Users, images and consoles refer to them by name and select them by label.
 //
-// instancetypes.go and systems.go contain the tables. traits.go contains the parts of preferences to which the table of systems
-// refers.
+// instancetypes.go and systems.go contain the tables. traits.go contains the parts of preferences to which the table of
+// systems refers.
 package common
 
 import (
@@ -156,8 +156,8 @@ type family struct {
 	// title, icon and description are shown by consoles. icon is a class of PatternFly's icon font.
 	title, icon, description string
 	sizes                    []size
-	// pages are the huge pages of the guest's memory. There is an instance type for each combination of a size and one of them. Empty
-	// means ordinary memory.
+	// pages are the huge pages of the guest's memory. There is an instance type for each combination of a size and one of
+	// them. Empty means ordinary memory.
 	pages []hugePages
 	// dedicated gives each vCPU, and the emulator, a CPU of the node.
 	dedicated bool

@@ -28,8 +28,9 @@ const (
 	docsAnnotation        = "openshift.io/documentation-url"
 )
 
-// Values of annotations. KubeVirt's objects also have openshift.io/support-url with the address of KubeVirt's issues, but defects of these
-// objects are Vireo's. Their documentation URL is in quotes and ends with a line break, so that it cannot be used as a link.
+// Values of annotations. KubeVirt's objects also have openshift.io/support-url with the address of KubeVirt's issues,
+// but defects of these objects are Vireo's. Their documentation URL is in quotes and ends with a line break, so that it
+// cannot be used as a link.
 const (
 	commonTags = "hidden,kubevirt"
 	provider   = "KubeVirt"
@@ -83,8 +84,8 @@ func (s *system) spec() v1beta1.VirtualMachinePreferenceSpec {
 	return spec
 }
 
-// labels returns the labels of a system with a spec. The value for the memory is the text in the table, because a Quantity formats 1.5Gi
-// differently.
+// labels returns the labels of a system with a spec. The value for the memory is the text in the table, because a
+// Quantity formats 1.5Gi differently.
 func (s *system) labels(spec *v1beta1.VirtualMachinePreferenceSpec) map[string]string {
 	labels := commonLabels()
 	labels[systemLabel] = spec.Annotations[systemAnnotation]

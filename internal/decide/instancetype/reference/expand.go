@@ -8,8 +8,8 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/instancetype"
 )
 
-// ExpandVM returns a copy of a VM with the objects to which it refers applied, and without the matchers and the references in the status.
-// If there are conflicts, it returns an unchanged copy.
+// ExpandVM returns a copy of a VM with the objects to which it refers applied, and without the matchers and the
+// references in the status. If there are conflicts, it returns an unchanged copy.
 func ExpandVM(vm *v1.VirtualMachine, specs Specs) (*v1.VirtualMachine, instancetype.Conflicts) {
 	expanded := vm.DeepCopy()
 	if vm.Spec.Template != nil {

@@ -75,8 +75,11 @@ func (f Finder) Stored(ctx context.Context, class *Class, key client.ObjectKey) 
 	return class.Decode(revision)
 }
 
-// Object returns the object that a matcher of a VM in the namespace names. If it does not exist, the error has KubeVirt's text.
-func (f Finder) Object(ctx context.Context, class *Class, namespace string, matcher *v1.InstancetypeMatcher) (client.Object, error) {
+// Object returns the object that a matcher of a VM in the namespace names. If it does not exist, the error has
+// KubeVirt's text.
+func (f Finder) Object(
+	ctx context.Context, class *Class, namespace string, matcher *v1.InstancetypeMatcher,
+) (client.Object, error) {
 	kind, err := class.KindOf(matcher.Kind)
 	if err != nil {
 		return nil, err
@@ -91,7 +94,8 @@ func (f Finder) Object(ctx context.Context, class *Class, namespace string, matc
 	object := kind.New()
 	switch err := f.Objects.Get(ctx, key, object); {
 	case apierrors.IsNotFound(err):
-		return nil, apierrors.NewNotFound(kind.GroupResource(), matcher.Name) // The error of a cache contains the kind instead of the resource.
+		// The error of a cache contains the kind instead of the resource.
+		return nil, apierrors.NewNotFound(kind.GroupResource(), matcher.Name)
 	case err != nil:
 		return nil, fmt.Errorf("get %s %s: %w", kind.Name, key, err)
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package reference implements the references of VMs to instance types and preferences: the matchers in their spec, and the
-// ControllerRevisions with the objects as they were when a VM first referred to them.
+// Package reference implements the references of VMs to instance types and preferences: the matchers in their spec, and
+// the ControllerRevisions with the objects as they were when a VM first referred to them.
 package reference
 
 import (
@@ -107,7 +107,8 @@ func (c *Class) SetRef(status *v1.VirtualMachineStatus, ref *v1.InstancetypeStat
 	*c.ref(status) = ref
 }
 
-// KindOf returns the kind that a matcher names, in upper or lower case, singular or plural. Empty means the cluster-wide kind.
+// KindOf returns the kind that a matcher names, in upper or lower case, singular or plural. Empty means the
+// cluster-wide kind.
 func (c *Class) KindOf(name string) (Kind, error) {
 	lower := strings.ToLower(name)
 	for _, kind := range []Kind{c.Cluster, c.Namespaced} {

@@ -12,8 +12,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Validate returns the errors of the matchers of a VM. path is the path of the VM's spec, and before is the spec before an update, or nil.
-// The messages are KubeVirt's.
+// Validate returns the errors of the matchers of a VM. path is the path of the VM's spec, and before is the spec before
+// an update, or nil. The messages are KubeVirt's.
 func Validate(path *field.Path, before, after *v1.VirtualMachineSpec) field.ErrorList {
 	var errs field.ErrorList
 	for _, class := range Classes {
@@ -41,7 +41,8 @@ func (c *Class) validate(at *field.Path, matcher *v1.InstancetypeMatcher) field.
 		errs = append(errs, field.Required(at, "Either Name or InferFromVolume should be provided within the "+c.Matcher))
 	}
 	if matcher.InferFromVolume != "" {
-		for _, set := range []struct{ name, field, value string }{{"Name", "name", matcher.Name}, {"Kind", "kind", matcher.Kind}} {
+		for _, set := range []struct{ name, field, value string }{{"Name", "name", matcher.Name},
+			{"Kind", "kind", matcher.Kind}} {
 			if set.value != "" {
 				errs = append(errs, field.Invalid(at.Child(set.field), set.value,
 					set.name+" already set, should be cleared before setting inferFromVolume"))
@@ -56,9 +57,9 @@ func (c *Class) validate(at *field.Path, matcher *v1.InstancetypeMatcher) field.
 	return errs
 }
 
-// RevisionOf returns the name of the ControllerRevision that a VM uses: the one that its matcher names, or else the one in its status
-// if that contains the object of the matcher. It is empty if the VM has no matcher of the class or refers to the object for the
-// first time.
+// RevisionOf returns the name of the ControllerRevision that a VM uses: the one that its matcher names, or else the one
+// in its status if that contains the object of the matcher. It is empty if the VM has no matcher of the class or refers
+// to the object for the first time.
 func (c *Class) RevisionOf(vm *v1.VirtualMachine) string {
 	matcher, ref := c.MatcherOf(&vm.Spec), c.RefOf(&vm.Status)
 	switch {
@@ -73,7 +74,8 @@ func (c *Class) RevisionOf(vm *v1.VirtualMachine) string {
 	}
 }
 
-// refersTo reports whether a reference in the status and a matcher refer to the same object. KubeVirt compares only the names.
+// refersTo reports whether a reference in the status and a matcher refer to the same object. KubeVirt compares only the
+// names.
 func (c *Class) refersTo(ref *v1.InstancetypeStatusRef, matcher *v1.InstancetypeMatcher) bool {
 	if ref.InferFromVolume != matcher.InferFromVolume {
 		return false
@@ -95,8 +97,8 @@ func Ignores(matcher *v1.InstancetypeMatcher) bool {
 		*matcher.InferFromVolumeFailurePolicy == v1.IgnoreInferFromVolumeFailure
 }
 
-// TemplateOf returns the template of a VM to which specs are applied. If the instance type was inferred, and is optional, the template's
-// memory is only a fallback, and is omitted. KubeVirt removes it from the VM.
+// TemplateOf returns the template of a VM to which specs are applied. If the instance type was inferred, and is
+// optional, the template's memory is only a fallback, and is omitted. KubeVirt removes it from the VM.
 func TemplateOf(spec *v1.VirtualMachineSpec, specs Specs) *v1.VirtualMachineInstanceTemplateSpec {
 	if specs.Instancetype == nil || spec.Instancetype == nil || !Ignores(spec.Instancetype) || spec.Template == nil {
 		return spec.Template
@@ -106,8 +108,8 @@ func TemplateOf(spec *v1.VirtualMachineSpec, specs Specs) *v1.VirtualMachineInst
 	return template
 }
 
-// Hopeless returns an error for the first matcher with a volume from which nothing can ever be inferred, or nil. KubeVirt rejects such a
-// VM. A matcher whose result is in the VM's status is not hopeless.
+// Hopeless returns an error for the first matcher with a volume from which nothing can ever be inferred, or nil.
+// KubeVirt rejects such a VM. A matcher whose result is in the VM's status is not hopeless.
 func Hopeless(vm *v1.VirtualMachine) error {
 	for _, class := range Classes {
 		matcher := class.MatcherOf(&vm.Spec)
@@ -126,8 +128,8 @@ func Hopeless(vm *v1.VirtualMachine) error {
 	return nil
 }
 
-// Waiting returns the keys (see Key) of the objects for which a VM has no ControllerRevision yet. They are the values of the index of the
-// VMs that wait for an object.
+// Waiting returns the keys (see Key) of the objects for which a VM has no ControllerRevision yet. They are the values
+// of the index of the VMs that wait for an object.
 func Waiting(vm *v1.VirtualMachine) []string {
 	var keys []string
 	for _, class := range Classes {

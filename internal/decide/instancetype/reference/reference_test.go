@@ -69,10 +69,11 @@ func TestValidate(t *testing.T) {
 		"nothing":   {nil, &v1.InstancetypeMatcher{}, []string{"spec.F: Either Name or InferFromVolume should be provided within the M"}},
 		"unknown":   {nil, &v1.InstancetypeMatcher{Name: "a", Kind: "Pod"}, nil},
 		"a renamed": {&v1.InstancetypeMatcher{Name: "a"}, &v1.InstancetypeMatcher{Name: "b"}, nil},
-		"a volume and what it replaces": {nil, &v1.InstancetypeMatcher{Name: "a", Kind: "CLUSTER", InferFromVolume: "root"}, []string{
-			"spec.F.name: Name already set, should be cleared before setting inferFromVolume",
-			"spec.F.kind: Kind already set, should be cleared before setting inferFromVolume",
-		}},
+		"a volume and what it replaces": {nil, &v1.InstancetypeMatcher{Name: "a", Kind: "CLUSTER", InferFromVolume: "root"},
+			[]string{
+				"spec.F.name: Name already set, should be cleared before setting inferFromVolume",
+				"spec.F.kind: Kind already set, should be cleared before setting inferFromVolume",
+			}},
 		"a policy that does not exist": {
 			nil, &v1.InstancetypeMatcher{InferFromVolume: "root", InferFromVolumeFailurePolicy: policy("Maybe")},
 			[]string{"spec.F.inferFromVolumeFailurePolicy: Invalid value 'Maybe' for InferFromVolumeFailurePolicy"},
@@ -102,7 +103,8 @@ func TestValidate(t *testing.T) {
 				}
 				var got []string
 				for _, err := range reference.Validate(field.NewPath("spec"), spec(tc.before), spec(tc.after)) {
-					text := strings.ReplaceAll(err.Field, "spec."+class.Field, "spec.F") + ": " + strings.ReplaceAll(err.Detail, class.Matcher, "M")
+					text := strings.ReplaceAll(err.Field, "spec."+class.Field, "spec.F") + ": " +
+						strings.ReplaceAll(err.Detail, class.Matcher, "M")
 					got = append(got, text)
 				}
 				if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -161,11 +163,14 @@ func TestRevisionOf(t *testing.T) {
 func small() *v1beta1.VirtualMachineClusterInstancetype {
 	return &v1beta1.VirtualMachineClusterInstancetype{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "small", UID: "type-uid", Generation: 3, Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
-			Finalizers: []string{"e"}, OwnerReferences: []metav1.OwnerReference{{Name: "f"}}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
+			Name: "small", UID: "type-uid", Generation: 3, Labels: map[string]string{"a": "b"},
+			Annotations: map[string]string{"c": "d"},
+			Finalizers:  []string{"e"}, OwnerReferences: []metav1.OwnerReference{{Name: "f"}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{}},
 		},
 		Spec: v1beta1.VirtualMachineInstancetypeSpec{
-			CPU: v1beta1.CPUInstancetype{Guest: 2, Model: ptr.To("host-model")}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("2048Mi")},
+			CPU:    v1beta1.CPUInstancetype{Guest: 2, Model: ptr.To("host-model")},
+			Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("2048Mi")},
 		},
 	}
 }
@@ -238,7 +243,8 @@ func TestARevisionWithAHugeQuantityIsNotDecoded(t *testing.T) {
 	revision := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(
 		`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"VirtualMachineInstancetype","spec":{"memory":{"guest":"1e-1000000000"}}}`,
 	)}}
-	if object, err := reference.Instancetypes.Decode(revision); !errors.Is(err, reference.ErrUnusable) || !strings.Contains(err.Error(), "spec.memory.guest: ") {
+	if object, err := reference.Instancetypes.Decode(revision); !errors.Is(err, reference.ErrUnusable) ||
+		!strings.Contains(err.Error(), "spec.memory.guest: ") {
 		t.Errorf("got %v, %v", object, err)
 	}
 }
@@ -253,7 +259,8 @@ func TestDecode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reference.SameSpec(back, object) || back.GetName() != "small" || back.GetUID() != "type-uid" || back.GetGeneration() != 3 {
+	if !reference.SameSpec(back, object) || back.GetName() != "small" || back.GetUID() != "type-uid" ||
+		back.GetGeneration() != 3 {
 		t.Errorf("got another object back: %v", back)
 	}
 	edited := small()
@@ -275,9 +282,11 @@ func TestDecodeRefuses(t *testing.T) {
 		"another type":     {`{"apiVersion":"instancetype.kubevirt.io/v1beta1","kind":"VirtualMachineInstancetype","spec":{"cpu":1}}`, "cannot unmarshal"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"}, Data: runtime.RawExtension{Raw: []byte(tc.data)}}
+			revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"},
+				Data: runtime.RawExtension{Raw: []byte(tc.data)}}
 			object, err := reference.Instancetypes.Decode(revision)
-			if err == nil || !strings.HasPrefix(err.Error(), "failed to decode object in ControllerRevision: ns/r: ") || !strings.Contains(err.Error(), tc.want) {
+			if err == nil || !strings.HasPrefix(err.Error(), "failed to decode object in ControllerRevision: ns/r: ") ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v and error %v, want one with %q", object, err, tc.want)
 			}
 		})
@@ -329,13 +338,15 @@ func TestFind(t *testing.T) {
 	if err != nil || specs.Instancetype.CPU.Guest != 2 || *specs.Preference.PreferredSubdomain != "sub" {
 		t.Errorf("objects: got %+v, %v", specs, err)
 	}
-	vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{Name: "small", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name}}
+	vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{Name: "small",
+		ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name}}
 	specs, err = finder.Find(t.Context(), vm)
 	if err != nil || specs.Instancetype.CPU.Guest != 8 {
 		t.Errorf("revision in the status: got %+v, %v", specs, err)
 	}
 	vm.Spec.Instancetype.RevisionName = "gone"
-	if _, err := finder.Find(t.Context(), vm); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "get ControllerRevision ns/gone") {
+	if _, err := finder.Find(t.Context(), vm); !apierrors.IsNotFound(err) ||
+		!strings.Contains(err.Error(), "get ControllerRevision ns/gone") {
 		t.Errorf("missing revision: got %v", err)
 	}
 	vm = vmWith(v1.InstancetypeMatcher{Name: "big"}, nil)
@@ -343,7 +354,8 @@ func TestFind(t *testing.T) {
 	if _, err := finder.Find(t.Context(), vm); !apierrors.IsNotFound(err) || err.Error() != want {
 		t.Errorf("missing object: got %v, want %s", err, want)
 	}
-	if specs, err := finder.Find(t.Context(), &v1.VirtualMachine{}); err != nil || specs.Instancetype != nil || specs.Preference != nil {
+	if specs, err := finder.Find(t.Context(), &v1.VirtualMachine{}); err != nil || specs.Instancetype != nil ||
+		specs.Preference != nil {
 		t.Errorf("no matcher: got %+v, %v", specs, err)
 	}
 }
@@ -366,7 +378,8 @@ func TestInference(t *testing.T) {
 		"another type":          {volume: "image", want: "unable to infer defaults from volume image as type is not supported"},
 		"another type, ignored": {volume: "image", policy: &ignore},
 		"a volume that was removed after the inference": {
-			volume: "removed", ref: &v1.InstancetypeStatusRef{Name: "small", InferFromVolume: "removed", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: "r"}},
+			volume: "removed", ref: &v1.InstancetypeStatusRef{Name: "small", InferFromVolume: "removed",
+				ControllerRevisionRef: &v1.ControllerRevisionRef{Name: "r"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

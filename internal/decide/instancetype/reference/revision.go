@@ -21,13 +21,15 @@ import (
 	"github.com/vireo-project/vireo/internal/revisiondata"
 )
 
-// RevisionName returns the name of the ControllerRevision with the version of an object that a VM uses. The format is KubeVirt's.
+// RevisionName returns the name of the ControllerRevision with the version of an object that a VM uses. The format is
+// KubeVirt's.
 func RevisionName(vm *v1.VirtualMachine, object client.Object) string {
-	return fmt.Sprintf("%s-%s-%s-%s-%d", vm.Name, object.GetName(), instancetype.LatestVersion, object.GetUID(), object.GetGeneration())
+	return fmt.Sprintf("%s-%s-%s-%s-%d", vm.Name, object.GetName(), instancetype.LatestVersion, object.GetUID(),
+		object.GetGeneration())
 }
 
-// NewRevision returns the ControllerRevision, owned by the VM, with the version of an object that a VM uses. Its data are the object
-// without the metadata that are of no use in a copy.
+// NewRevision returns the ControllerRevision, owned by the VM, with the version of an object that a VM uses. Its data
+// are the object without the metadata that are of no use in a copy.
 func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.ControllerRevision, error) {
 	kind, err := KindOf(object)
 	if err != nil {
@@ -69,8 +71,8 @@ func IsRevision(labels map[string]string) bool {
 	return labels[instancetype.ControllerRevisionObjectNameLabel] != ""
 }
 
-// IsLatest reports whether the labels of a ControllerRevision are those that this version of NewRevision sets. Revisions of earlier
-// versions of KubeVirt have no version.
+// IsLatest reports whether the labels of a ControllerRevision are those that this version of NewRevision sets.
+// Revisions of earlier versions of KubeVirt have no version.
 func IsLatest(labels map[string]string) bool {
 	return labels[instancetype.ControllerRevisionObjectVersionLabel] == instancetype.LatestVersion
 }
@@ -78,8 +80,8 @@ func IsLatest(labels map[string]string) bool {
 // ErrUnusable is the error of a ControllerRevision without an instance type or a preference of a supported version.
 var ErrUnusable = errors.New("failed to decode object in ControllerRevision")
 
-// Decode returns the instance type or preference in a ControllerRevision. Alpha versions of the API, which KubeVirt stored in another
-// format, are not supported. All errors are ErrUnusable.
+// Decode returns the instance type or preference in a ControllerRevision. Alpha versions of the API, which KubeVirt
+// stored in another format, are not supported. All errors are ErrUnusable.
 func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, error) {
 	fail := func(reason error) (client.Object, error) {
 		return nil, fmt.Errorf("%w: %s/%s: %w", ErrUnusable, revision.Namespace, revision.Name, reason)
@@ -101,7 +103,8 @@ func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, erro
 		}
 		return object, nil
 	}
-	return fail(fmt.Errorf("it has a %s, spec.%s needs a %s or a %s", meta.Kind, c.Field, c.Cluster.Name, c.Namespaced.Name))
+	return fail(fmt.Errorf("it has a %s, spec.%s needs a %s or a %s", meta.Kind, c.Field, c.Cluster.Name,
+		c.Namespaced.Name))
 }
 
 // SameSpec reports whether two objects have equal specs. Objects of different classes never do.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package eviction decides whether a launcher Pod may be evicted, or its guest has to migrate instead. It is pure: the webhook and the
-// evacuation controller read and write the objects.
+// Package eviction decides whether a launcher Pod may be evicted, or its guest has to migrate instead. It is pure: the
+// webhook and the evacuation controller read and write the objects.
 package eviction
 
 import (
@@ -56,8 +56,9 @@ func Decide(f Facts) Decision {
 	switch StrategyOf(vmi, f.Default) {
 	case v1.EvictionStrategyLiveMigrate:
 		if obstacle := Obstacle(vmi, f.LiveMigration); obstacle != "" {
-			return Decision{Message: fmt.Sprintf("VMI %s is configured with an eviction strategy but is not live-migratable: %s. "+
-				"Nothing is done until it can migrate or is stopped", vmi.Name, obstacle)}
+			return Decision{Message: fmt.Sprintf(
+				"VMI %s is configured with an eviction strategy but is not live-migratable: %s. "+
+					"Nothing is done until it can migrate or is stopped", vmi.Name, obstacle)}
 		}
 	case v1.EvictionStrategyLiveMigrateIfPossible:
 		if Obstacle(vmi, f.LiveMigration) != "" {
@@ -77,7 +78,8 @@ func evacuate(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) Decision {
 	case IsMarked(vmi):
 		return Decision{Message: fmt.Sprintf(inProgress, name)}
 	case node == "":
-		return Decision{Message: fmt.Sprintf("The guest of VMI %q is about to start in this Pod: evict it again when it runs", name)}
+		return Decision{Message: fmt.Sprintf("The guest of VMI %q is about to start in this Pod: evict it again when it runs",
+			name)}
 	case node == pod.Spec.NodeName:
 		return Decision{Mark: true, Message: fmt.Sprintf(triggered, name)}
 	case vmi.Status.MigrationState != nil && vmi.Status.MigrationState.SourcePod == pod.Name:
@@ -87,25 +89,27 @@ func evacuate(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) Decision {
 	}
 }
 
-// protects reports whether the guest of the Pod's VMI runs or may run in the Pod, and is not about to end. A Pod without an owner, as after
-// a restore from a backup, will be adopted again, and is identified by its label.
+// protects reports whether the guest of the Pod's VMI runs or may run in the Pod, and is not about to end. A Pod
+// without an owner, as after a restore from a backup, will be adopted again, and is identified by its label.
 func protects(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) bool {
-	return vmi != nil && (podspec.IsOf(pod, vmi) || podspec.IsOrphanOf(pod, vmi)) && vmi.DeletionTimestamp == nil && !vmi.IsFinal()
+	return vmi != nil && (podspec.IsOf(pod, vmi) || podspec.IsOrphanOf(pod, vmi)) && vmi.DeletionTimestamp == nil &&
+		!vmi.IsFinal()
 }
 
 // Annotations of a launcher Pod that is being evicted.
 const (
-	// InProgressAnnotation informs the descheduler that an eviction that it requested is in progress. Its value is KubeVirt's:
-	// kubevirt/kubevirt pkg/virt-controller/watch/descheduler.
+	// InProgressAnnotation informs the descheduler that an eviction that it requested is in progress. Its value is
+	// KubeVirt's: kubevirt/kubevirt pkg/virt-controller/watch/descheduler.
 	InProgressAnnotation = "descheduler.alpha.kubernetes.io/eviction-in-progress"
 	inProgressValue      = "kubevirt"
-	// DrainAnnotation means that the Pod's node was unschedulable when the Pod was evicted. This is a drain, which ends when the node is
-	// schedulable again. Other evictions, such as the descheduler's, do not depend on the node. KubeVirt does not have this annotation.
+	// DrainAnnotation means that the Pod's node was unschedulable when the Pod was evicted. This is a drain, which ends
+	// when the node is schedulable again. Other evictions, such as the descheduler's, do not depend on the node. KubeVirt
+	// does not have this annotation.
 	DrainAnnotation = "kubevirt.io/evicted-by-drain"
 )
 
-// SourceDescheduler is the value of the annotation kubevirt.io/eviction-source of a VMI that the descheduler evicts. Migrations for drains
-// have priority over its migration.
+// SourceDescheduler is the value of the annotation kubevirt.io/eviction-source of a VMI that the descheduler evicts.
+// Migrations for drains have priority over its migration.
 const SourceDescheduler = "descheduler"
 
 // The descheduler identifies itself in its evictions. Source: kubernetes-sigs/descheduler pkg/descheduler/evictions.
@@ -122,7 +126,8 @@ func SourceOf(annotations map[string]string) string {
 	return ""
 }
 
-// Annotate sets the annotations of a Pod that is evicted. drained reports whether this is because of a drain of its node.
+// Annotate sets the annotations of a Pod that is evicted. drained reports whether this is because of a drain of its
+// node.
 func Annotate(pod *metav1.ObjectMeta, drained bool) {
 	metav1.SetMetaDataAnnotation(pod, InProgressAnnotation, inProgressValue)
 	if drained {
@@ -149,7 +154,8 @@ func ByDrain(pod *metav1.ObjectMeta) bool { return pod.Annotations[DrainAnnotati
 
 // HasTaint reports whether a node has the deprecated taint that requests an evacuation.
 func HasTaint(node *corev1.Node, key string) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule })
+	return slices.ContainsFunc(node.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule })
 }
 
 // StrategyOf returns the strategy of a VMI: its own, or the default.
@@ -218,8 +224,9 @@ func Observe(status *v1.VirtualMachineInstanceStatus, now metav1.Time) {
 	}
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceEvictionRequested, Status: corev1.ConditionTrue,
-		Reason:  v1.VirtualMachineInstanceReasonEvictionRequested,
-		Message: fmt.Sprintf("An eviction of the launcher Pod on node %s was requested: the guest has to leave the node.", status.EvacuationNodeName),
+		Reason: v1.VirtualMachineInstanceReasonEvictionRequested,
+		Message: fmt.Sprintf("An eviction of the launcher Pod on node %s was requested: the guest has to leave the node.",
+			status.EvacuationNodeName),
 	}, now)
 }
 

@@ -31,7 +31,8 @@ func facts(changes ...func(*Facts)) Facts {
 			Spec: corev1.PodSpec{NodeName: "node-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
 		Default: v1.EvictionStrategyNone, LiveMigration: true,
 	}
-	f.Pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.VMI, v1.VirtualMachineInstanceGroupVersionKind)}
+	f.Pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.VMI,
+		v1.VirtualMachineInstanceGroupVersionKind)}
 	for _, change := range changes {
 		change(&f)
 	}
@@ -112,7 +113,8 @@ func TestDecide(t *testing.T) {
 			f.Pod.OwnerReferences, f.Pod.Labels = nil, map[string]string{v1.CreatedByLabel: "uid"}
 		}}, allow},
 		{"an orphan, which its VMI takes back", []func(*Facts){func(f *Facts) {
-			f.Pod.OwnerReferences, f.Pod.Labels = nil, map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: "uid"}
+			f.Pod.OwnerReferences, f.Pod.Labels = nil,
+				map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: "uid"}
 		}}, Decision{Mark: true, Message: first}},
 		{"an owner of another kind", []func(*Facts){func(f *Facts) { f.Pod.OwnerReferences[0].Kind = "ConfigMap" }}, allow},
 		{"another VMI of the name", []func(*Facts){func(f *Facts) { f.VMI.UID = "other" }}, allow},
@@ -137,7 +139,8 @@ func TestMark(t *testing.T) {
 	}
 	condition := vmistatus.FindCondition(&status, v1.VirtualMachineInstanceEvictionRequested)
 	if condition == nil || condition.Reason != "EvictionRequested" || !strings.Contains(condition.Message, "node-1") ||
-		strings.Contains(condition.Message, "migrate") { // With External, another controller decides what happens to the guest.
+		// With External, another controller decides what happens to the guest.
+		strings.Contains(condition.Message, "migrate") {
 		t.Errorf("condition %+v", condition)
 	}
 	if _, err := vmistatus.Check(vmistatus.Controller, &facts().VMI.Status, &status); err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package policy determines how long a transfer may take, and the configuration of a migration, from the cluster's configuration and the
-// MigrationPolicy that matches the VMI best. It is pure.
+// Package policy determines how long a transfer may take, and the configuration of a migration, from the cluster's
+// configuration and the MigrationPolicy that matches the VMI best. It is pure.
 package policy
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Choose returns the policy that applies to a VMI, or nil. Of the policies that select the VMI and its namespace, it is the one with
-// the most labels in its selectors. Ties are broken by the number of labels for the VMI, and then by name.
+// Choose returns the policy that applies to a VMI, or nil. Of the policies that select the VMI and its namespace, it is
+// the one with the most labels in its selectors. Ties are broken by the number of labels for the VMI, and then by name.
 func Choose(policies []v1alpha1.MigrationPolicy, vmi, namespace map[string]string) *v1alpha1.MigrationPolicy {
 	var best *v1alpha1.MigrationPolicy
 	for i := range policies {
@@ -33,15 +33,16 @@ func Choose(policies []v1alpha1.MigrationPolicy, vmi, namespace map[string]strin
 	return best
 }
 
-// selects reports whether the selectors match the labels of VMI and namespace. A policy without selectors, which the schema rejects,
-// selects nothing.
+// selects reports whether the selectors match the labels of VMI and namespace. A policy without selectors, which the
+// schema rejects, selects nothing.
 func selects(s *v1alpha1.Selectors, vmi, namespace map[string]string) bool {
 	return s != nil && labels.SelectorFromSet(labels.Set(s.VirtualMachineInstanceSelector)).Matches(labels.Set(vmi)) &&
 		labels.SelectorFromSet(labels.Set(s.NamespaceSelector)).Matches(labels.Set(namespace))
 }
 
 func beats(a, b *v1alpha1.MigrationPolicy) bool {
-	vmiA, vmiB := len(a.Spec.Selectors.VirtualMachineInstanceSelector), len(b.Spec.Selectors.VirtualMachineInstanceSelector)
+	vmiA, vmiB := len(a.Spec.Selectors.VirtualMachineInstanceSelector),
+		len(b.Spec.Selectors.VirtualMachineInstanceSelector)
 	allA, allB := vmiA+len(a.Spec.Selectors.NamespaceSelector), vmiB+len(b.Spec.Selectors.NamespaceSelector)
 	switch {
 	case allA != allB:
@@ -53,9 +54,11 @@ func beats(a, b *v1alpha1.MigrationPolicy) bool {
 	}
 }
 
-// Resolve returns the cluster's configuration, overridden by the fields of a policy, which may be nil, and the policy's name if it sets any
-// field. The result shares no memory with the arguments.
-func Resolve(cluster *v1.MigrationConfiguration, policy *v1alpha1.MigrationPolicy) (*v1.VMIMConfigurationOptions, *string) {
+// Resolve returns the cluster's configuration, overridden by the fields of a policy, which may be nil, and the policy's
+// name if it sets any field. The result shares no memory with the arguments.
+func Resolve(
+	cluster *v1.MigrationConfiguration, policy *v1alpha1.MigrationPolicy,
+) (*v1.VMIMConfigurationOptions, *string) {
 	c := cluster.DeepCopy()
 	out := &v1.VMIMConfigurationOptions{
 		NodeDrainTaintKey:                 c.NodeDrainTaintKey,
@@ -109,13 +112,15 @@ const (
 	gib = 1 << 30
 	// extraMemory is for the memory of the display, the firmware and devices, which is also transferred.
 	extraMemory = gib
-	// maxUnreserved bounds memory and disks that exceed the VMI's requests, because the author of a VMI can choose any size.
+	// maxUnreserved bounds memory and disks that exceed the VMI's requests, because the author of a VMI can choose any
+	// size.
 	maxUnreserved = 64 * gib
 	// defaultPerGiB is the default of completionTimeoutPerGiB. KubeVirt's (pkg/virt-config, defaults of migrations).
 	defaultPerGiB = 150 * time.Second
 )
 
-// ImageTimeout bounds the comparison of a guest's images on both nodes before the transfer. It suffices for 90 GB at 50 MB/s.
+// ImageTimeout bounds the comparison of a guest's images on both nodes before the transfer. It suffices for 90 GB at 50
+// MB/s.
 const ImageTimeout = 30 * time.Minute
 
 // PerGiB returns how long the transfer of each GiB of memory and disks may take. 0 means that there is no limit.
@@ -127,8 +132,8 @@ func PerGiB(c *v1.VMIMConfigurationOptions) time.Duration {
 	return time.Duration(min(max(*c.CompletionTimeoutPerGiB, 0), 365*24*3600)) * time.Second
 }
 
-// MaxDuration returns how long the transfer of a VMI's guest may take regardless of what its launcher reports; 0 means that there is no
-// limit. It is twice the limit, because a transfer with a paused guest may take twice as long.
+// MaxDuration returns how long the transfer of a VMI's guest may take regardless of what its launcher reports; 0 means
+// that there is no limit. It is twice the limit, because a transfer with a paused guest may take twice as long.
 func MaxDuration(vmi *v1.VirtualMachineInstance, c *v1.VMIMConfigurationOptions) time.Duration {
 	return 2 * Limit(MaxBytes(vmi), PerGiB(c))
 }
@@ -142,8 +147,8 @@ func Limit(bytes uint64, perGiB time.Duration) time.Duration {
 	return perGiB * time.Duration(n)
 }
 
-// MaxBytes returns the maximum number of bytes of the transfer of a VMI's guest, according to its spec and its claims: memory, the disks in
-// the Pod, and the volumes that migrate. Requested memory and storage, and claims, count in full.
+// MaxBytes returns the maximum number of bytes of the transfer of a VMI's guest, according to its spec and its claims:
+// memory, the disks in the Pod, and the volumes that migrate. Requested memory and storage, and claims, count in full.
 func MaxBytes(vmi *v1.VirtualMachineInstance) uint64 {
 	reserved, rest := split(memoryOf(vmi), requested(vmi, corev1.ResourceMemory, podspec.GuestMemory(vmi)))
 	claims, inPod := disksOf(vmi)
@@ -168,10 +173,12 @@ func requested(vmi *v1.VirtualMachineInstance, name corev1.ResourceName, otherwi
 	return bytesOf(otherwise)
 }
 
-// memoryOf returns how much memory the guest has or is to have. What the agent reports counts up to the limit in the spec.
+// memoryOf returns how much memory the guest has or is to have. What the agent reports counts up to the limit in the
+// spec.
 func memoryOf(vmi *v1.VirtualMachineInstance) uint64 {
 	size := bytesOf(podspec.GuestMemory(vmi))
-	if m, has := vmi.Spec.Domain.Memory, vmi.Status.Memory; m != nil && m.MaxGuest != nil && has != nil && has.GuestCurrent != nil {
+	if m, has := vmi.Spec.Domain.Memory, vmi.Status.Memory; m != nil && m.MaxGuest != nil && has != nil &&
+		has.GuestCurrent != nil {
 		size = max(size, min(bytesOf(*has.GuestCurrent), bytesOf(*m.MaxGuest)))
 	}
 	return size
@@ -205,7 +212,8 @@ func disksOf(vmi *v1.VirtualMachineInstance) (claims, inPod uint64) {
 	return claims, inPod
 }
 
-// claimSize returns the largest capacity of the claims, and whether any is known. Requests beyond the capacity do not count.
+// claimSize returns the largest capacity of the claims, and whether any is known. Requests beyond the capacity do not
+// count.
 func claimSize(claims ...*v1.PersistentVolumeClaimInfo) (size uint64, known bool) {
 	for _, claim := range claims {
 		if claim == nil {

@@ -95,7 +95,8 @@ func TestAllPolicyFieldsOverride(t *testing.T) {
 	p.Spec.MaxDowntimeMs = ptr.To[uint64](2)
 	p.Spec.AllowPostCopy = ptr.To(true)
 	p.Spec.AllowWorkloadDisruption = ptr.To(true)
-	p.Spec.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{Compression: ptr.To(v1.MigrationCompressionZstd)}
+	p.Spec.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{Compression: ptr.To(
+		v1.MigrationCompressionZstd)}
 	got, name := Resolve(&cluster, &p)
 	if name == nil || *name != "p" {
 		t.Fatalf("the policy is not named: %v", name)
@@ -165,7 +166,8 @@ func TestMaxBytes(t *testing.T) {
 		"a claim's overlay": {volumes: []v1.Volume{volume(func(v *v1.Volume) { v.Ephemeral = &v1.EphemeralVolumeSource{} })}, want: 3*gib + maxUnreserved},
 		"a claim that moves": {
 			volumes: []v1.Volume{shared}, want: 13 * gib,
-			moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v", SourcePVCInfo: claim("5Gi"), DestinationPVCInfo: claim("10Gi")}},
+			moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v", SourcePVCInfo: claim("5Gi"),
+				DestinationPVCInfo: claim("10Gi")}},
 		},
 		"a claim that requests more than it has": {
 			volumes: []v1.Volume{shared}, want: 8 * gib,
@@ -217,7 +219,8 @@ func TestMaxDuration(t *testing.T) {
 		}
 	}
 	vmi.Spec.Domain.Memory.Guest = ptr.To(resource.MustParse("1Pi"))
-	if got := MaxDuration(vmi, &v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: ptr.To[int64](math.MaxInt64)}); got < 365*24*time.Hour {
+	if got := MaxDuration(vmi,
+		&v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: ptr.To[int64](math.MaxInt64)}); got < 365*24*time.Hour {
 		t.Errorf("what is long beyond measure comes to %s", got)
 	}
 }

@@ -46,7 +46,10 @@ func recoverableFaults(w world) []step {
 		})
 	}
 	if w.call == attached && w.job == copying {
-		add("copying fails", func(n *world) { n.source, n.job, n.call, n.target = SourceRunning, noJob, noCall, TargetAbsent })
+		add("copying fails", func(n *world) {
+			n.source, n.job, n.call, n.target = SourceRunning, noJob, noCall,
+				TargetAbsent
+		})
 	}
 	if !w.targetNodeDead {
 		add("the target's agent crashes", func(n *world) {
@@ -85,7 +88,8 @@ func fatalFaults(w world) []step {
 		add("the source's QEMU crashes, not yet detected by libvirt", func(n *world) { n.dead = true })
 	}
 	if !w.targetNodeDead && w.target != TargetAbsent {
-		add("the target's QEMU crashes", func(n *world) { n.target, n.targetPod = TargetAbsent, endedUnlessGone(n.targetPod) })
+		add("the target's QEMU crashes",
+			func(n *world) { n.target, n.targetPod = TargetAbsent, endedUnlessGone(n.targetPod) })
 	}
 	if !w.sourceNodeDead && w.sourcePod == PodAlive {
 		add("the source's node fails", func(n *world) { sourceGone(n); n.deadSeen, n.sourceNodeDead = false, true })

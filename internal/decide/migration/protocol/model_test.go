@@ -43,15 +43,16 @@ func violation(w world) string {
 		return "a guest runs though the VMI has ended"
 	case !w.lost && w.record.Final:
 		return "the VMI was finished without a fatal fault"
-	case !w.lost && (w.source == SourceEnded || w.source == SourceMigrated) && w.target != TargetComplete && w.target != TargetRunning:
+	case !w.lost && (w.source == SourceEnded || w.source == SourceMigrated) && w.target != TargetComplete &&
+		w.target != TargetRunning:
 		return "the guest is lost without a fatal fault"
 	default:
 		return ""
 	}
 }
 
-// settled reports whether a state is a valid end: one guest runs on the owner's node, or none runs and the record is final, and no
-// other Pod is left.
+// settled reports whether a state is a valid end: one guest runs on the owner's node, or none runs and the record is
+// final, and no other Pod is left.
 func settled(w world) bool {
 	switch {
 	case w.record.Final:

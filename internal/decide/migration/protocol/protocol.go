@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package protocol contains the decisions by which a running guest moves from one node to another: what the source's agent, the
-// target's agent and virt-controller do next, given what each of them observes. ADR 0023 describes the protocol and why it is safe.
+// Package protocol contains the decisions by which a running guest moves from one node to another: what the source's
+// agent, the target's agent and virt-controller do next, given what each of them observes. ADR 0023 describes the
+// protocol and why it is safe.
 //
-// The functions are pure. The agents and virt-controller call them with what they read, and the model in this package's tests calls
-// the same functions while it enumerates crashes, lost messages, late responses and stale reads. So the model checks the protocol that
-// actually runs.
+// The functions are pure. The agents and virt-controller call them with what they read, and the model in this package's
+// tests calls the same functions while it enumerates crashes, lost messages, late responses and stale reads. So the
+// model checks the protocol that actually runs.
 package protocol
 
 // PodFate is what became of a launcher Pod. A Pod that has ended never runs again.
@@ -31,7 +32,8 @@ type ControllerView struct {
 	TargetPod PodFate
 }
 
-// DecideController returns the next actions of virt-controller for a migration whose target Pod was assigned to an agent.
+// DecideController returns the next actions of virt-controller for a migration whose target Pod was assigned to an
+// agent.
 func DecideController(v ControllerView) []Action {
 	switch {
 	case v.Record.Final:
@@ -85,8 +87,8 @@ const (
 	Target
 )
 
-// Record is what the VMI's status contains about a migration. It is only written with the resource version as a precondition, and no field
-// ever changes back.
+// Record is what the VMI's status contains about a migration. It is only written with the resource version as a
+// precondition, and no field ever changes back.
 type Record struct {
 	// Owner is the side whose node is status.nodeName. Only its agent may let the guest run.
 	Owner Side
@@ -96,15 +98,15 @@ type Record struct {
 	Failed bool
 	// Abort reports whether an abort was requested (abortRequested).
 	Abort bool
-	// PostCopy reports whether the target's guest may run with a part of its memory and fetch the rest from the source (mode). It is
-	// recorded before a post-copy is requested from libvirt.
+	// PostCopy reports whether the target's guest may run with a part of its memory and fetch the rest from the source
+	// (mode). It is recorded before a post-copy is requested from libvirt.
 	PostCopy bool
 	// Final reports whether the VMI has ended, so that its VM may start another one.
 	Final bool
 }
 
-// Action is an action of virt-controller or one of the agents. Each is idempotent, and may fail: the process that decided on it reconciles
-// again.
+// Action is an action of virt-controller or one of the agents. Each is idempotent, and may fail: the process that
+// decided on it reconciles again.
 type Action uint8
 
 // The actions.
@@ -133,8 +135,8 @@ const (
 	RequestAbort
 	// DeleteSource deletes the source's launcher Pod. Controller.
 	DeleteSource
-	// DeleteTarget deletes the target's launcher Pod. The decision needs a record that was just read from the API server: the source's Pod
-	// may have ended and been deleted before a cache shows the guest's new owner. Controller.
+	// DeleteTarget deletes the target's launcher Pod. The decision needs a record that was just read from the API server:
+	// the source's Pod may have ended and been deleted before a cache shows the guest's new owner. Controller.
 	DeleteTarget
 	// Finish records the end of the VMI. Controller.
 	Finish
@@ -145,13 +147,15 @@ type SourceDomain uint8
 
 // The states of the source's guest.
 const (
-	// SourceRunning: its CPUs run, or could: it may be paused for a reason other than a migration. A transfer may be in progress.
+	// SourceRunning: its CPUs run, or could: it may be paused for a reason other than a migration. A transfer may be in
+	// progress.
 	SourceRunning SourceDomain = iota
-	// SourceSuspended: libvirt has paused it for the switch. It has all of the guest's state but no lock of a disk image, so it cannot
-	// continue as long as the target's QEMU has the locks.
+	// SourceSuspended: libvirt has paused it for the switch. It has all of the guest's state but no lock of a disk image,
+	// so it cannot continue as long as the target's QEMU has the locks.
 	SourceSuspended
-	// SourcePostCopy: it is paused for a post-copy. The target's guest runs, or is about to, and fetches its missing memory from here.
-	// Until the target's guest runs, libvirt may still resume the source's guest; after that, libvirt ends it.
+	// SourcePostCopy: it is paused for a post-copy. The target's guest runs, or is about to, and fetches its missing
+	// memory from here. Until the target's guest runs, libvirt may still resume the source's guest; after that, libvirt
+	// ends it.
 	SourcePostCopy
 	// SourceMigrated: it can never run again. libvirt has ended it as migrated, or a post-copy failed.
 	SourceMigrated
@@ -165,11 +169,11 @@ type SourceView struct {
 	Domain SourceDomain
 	// Transferring reports whether this process waits for a transfer by libvirt.
 	Transferring bool
-	// Orphaned reports whether libvirt has a migration job that an earlier process of the agent started. As long as the job exists, libvirt
-	// may still carry out the last call of that process.
+	// Orphaned reports whether libvirt has a migration job that an earlier process of the agent started. As long as the
+	// job exists, libvirt may still carry out the last call of that process.
 	Orphaned bool
-	// QEMUExited reports whether this process has had the guest completed on the target, and the source's QEMU has exited since. The guest
-	// is then migrated, even if libvirt has not detected that yet.
+	// QEMUExited reports whether this process has had the guest completed on the target, and the source's QEMU has exited
+	// since. The guest is then migrated, even if libvirt has not detected that yet.
 	QEMUExited bool
 	// TargetPrepared reports whether the target's agent is ready to receive the guest.
 	TargetPrepared bool
@@ -188,8 +192,8 @@ func DecideSource(v SourceView) []Action {
 		// The target's guest may need memory from the source. If it never runs, libvirt resumes the source's guest.
 		return nil
 	case v.Record.Owner == Target && (v.Transferring || v.Orphaned):
-		// libvirt will soon end the guest as migrated. virt-controller waits until the launcher has reported that, even if its record is
-		// stale.
+		// libvirt will soon end the guest as migrated. virt-controller waits until the launcher has reported that, even if
+		// its record is stale.
 		return nil
 	case v.Record.Owner == Target:
 		return []Action{Destroy}
@@ -200,12 +204,12 @@ func DecideSource(v SourceView) []Action {
 	case v.Orphaned && v.Domain == SourceRunning:
 		return []Action{Cancel}
 	case v.Orphaned:
-		// The process that started the job may have confirmed to libvirt that the target has the guest. When libvirt detects that this
-		// process has ended, it drops the job and rejects late calls.
+		// The process that started the job may have confirmed to libvirt that the target has the guest. When libvirt detects
+		// that this process has ended, it drops the job and rejects late calls.
 		return nil
 	case v.Domain == SourceSuspended && !v.Record.Failed:
-		// The guest is not migrated, so the target was never released. Once the failure is recorded, the target's guest is destroyed and
-		// its image locks are freed; then the source's guest can be resumed.
+		// The guest is not migrated, so the target was never released. Once the failure is recorded, the target's guest is
+		// destroyed and its image locks are freed; then the source's guest can be resumed.
 		return []Action{RecordFailure}
 	case v.Domain == SourceSuspended:
 		return []Action{Resume}
@@ -216,8 +220,8 @@ func DecideSource(v SourceView) []Action {
 
 func (v SourceView) migrated() []Action {
 	if v.Record.Owner == Target || v.Record.Failed {
-		// A guest that has continued on the source after the transfer differs from the target's copy, so a failed migration is never
-		// released.
+		// A guest that has continued on the source after the transfer differs from the target's copy, so a failed migration
+		// is never released.
 		return nil
 	}
 	return []Action{Release, TransferOwnership}
@@ -256,7 +260,8 @@ const (
 type TargetView struct {
 	Record Record
 	Domain TargetDomain
-	// Released reports whether the source's agent has released the guest to this process, so that the source's guest will never run again.
+	// Released reports whether the source's agent has released the guest to this process, so that the source's guest will
+	// never run again.
 	Released bool
 }
 

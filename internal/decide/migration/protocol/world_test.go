@@ -23,7 +23,8 @@ type call uint8
 const (
 	noCall call = iota
 	attached
-	// lingering: the agent's process has ended, and libvirtd has not detected it yet. The last request may still be executed.
+	// lingering: the agent's process has ended, and libvirtd has not detected it yet. The last request may still be
+	// executed.
 	lingering
 )
 
@@ -37,13 +38,15 @@ type world struct {
 	stale bool
 	job   job
 	call  call
-	// dead reports whether the source's QEMU has exited before libvirt has detected it, and deadSeen whether the process of the source's
-	// agent that runs the job has detected it.
+	// dead reports whether the source's QEMU has exited before libvirt has detected it, and deadSeen whether the process
+	// of the source's agent that runs the job has detected it.
 	dead, deadSeen bool
-	// lateFinish reports whether a request to complete the target's guest is still in flight after its caller has given up.
+	// lateFinish reports whether a request to complete the target's guest is still in flight after its caller has given
+	// up.
 	lateFinish bool
 
-	// message reports whether a release is in flight, and released whether the process of the target's agent has received it.
+	// message reports whether a release is in flight, and released whether the process of the target's agent has received
+	// it.
 	message, released bool
 
 	sourcePod, targetPod           PodFate
@@ -128,8 +131,8 @@ func (r rules) sourceActs(w world) []step {
 	return out
 }
 
-// sourceDoes returns the state after an action of the source's agent, and false if the action fails. Still reports whether the action
-// would be decided with the current record.
+// sourceDoes returns the state after an action of the source's agent, and false if the action fails. Still reports
+// whether the action would be decided with the current record.
 func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 	switch a {
 	case Start:
@@ -190,7 +193,8 @@ func (r rules) targetActs(w world) []step {
 
 func (r rules) controllerActs(w world) []step {
 	var out []step
-	for _, a := range r.controller(ControllerView{Record: w.seenByController, SourcePod: w.sourcePodSeen, TargetPod: w.targetPodSeen}) {
+	for _, a := range r.controller(
+		ControllerView{Record: w.seenByController, SourcePod: w.sourcePodSeen, TargetPod: w.targetPodSeen}) {
 		n, ok := w, true
 		switch a {
 		case TransferOwnership:
@@ -272,7 +276,8 @@ func (r rules) libvirtWorks(w world) []step {
 				n.source = SourceRunning
 			}
 		})
-		add("the source's agent stops waiting for the target's response", true, func(n *world) { n.lateFinish, n.call = true, lingering })
+		add("the source's agent stops waiting for the target's response", true,
+			func(n *world) { n.lateFinish, n.call = true, lingering })
 	}
 	if w.call == attached && w.job == finished {
 		add("the response is lost", true, func(n *world) { n.call = lingering })

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package upgradecheck finds the running guests that could not be migrated to a new launcher, and the reasons. It is pure: virt-controller
-// derives a condition of the KubeVirt object from it, and virtctl a table.
+// Package upgradecheck finds the running guests that could not be migrated to a new launcher, and the reasons. It is
+// pure: virt-controller derives a condition of the KubeVirt object from it, and virtctl a table.
 //
-// It checks the current state. It does not check whether another node has enough CPU and memory, which only the scheduler knows.
+// It checks the current state. It does not check whether another node has enough CPU and memory, which only the
+// scheduler knows.
 package upgradecheck
 
 import (

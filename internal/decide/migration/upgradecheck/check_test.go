@@ -45,8 +45,9 @@ func makeScene() *scene {
 
 func node(name string) corev1.Node {
 	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-		v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64", corev1.LabelHostname: name, v1.SupportedMachineTypeLabel + "q35": "true",
-		v1.HostModelCPULabel + "Skylake": "true", v1.SupportedHostModelMigrationCPU + "Skylake": "true",
+		v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64", corev1.LabelHostname: name,
+		v1.SupportedMachineTypeLabel + "q35": "true",
+		v1.HostModelCPULabel + "Skylake":     "true", v1.SupportedHostModelMigrationCPU + "Skylake": "true",
 	}}}
 }
 
@@ -57,7 +58,8 @@ func (s *scene) cannot(reason, message string) {
 
 func (s *scene) quota(hard, used corev1.ResourceList) *corev1.ResourceQuota {
 	s.w.Quotas = []corev1.ResourceQuota{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small"}, Status: corev1.ResourceQuotaStatus{Hard: hard, Used: used},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small"},
+		Status:     corev1.ResourceQuotaStatus{Hard: hard, Used: used},
 	}}
 	return &s.w.Quotas[0]
 }
@@ -88,11 +90,14 @@ func TestCheck(t *testing.T) {
 			s.g.VMI.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "node-1"}
 			s.w.Nodes = append(s.w.Nodes, node("node-3"))
 			s.w.Nodes[2].Spec.Unschedulable = true
-		}, [][2]string{{ReasonNodeSelector, "(kubernetes.io/arch=amd64,kubernetes.io/hostname=node-1,machine-type.node.kubevirt.io/q35=true): node node-2"}}, Stays, "waits"},
+		}, [][2]string{{ReasonNodeSelector,
+			"(kubernetes.io/arch=amd64,kubernetes.io/hostname=node-1,machine-type.node.kubevirt.io/q35=true): node node-2"}},
+			Stays, "waits"},
 		{"pinned by affinity", func(s *scene) {
 			s.g.VMI.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"node-1"}}},
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{"node-1"}}},
 				}}},
 			}}
 		}, [][2]string{{ReasonNodeSelector, "and its node affinity"}}, Stays, "waits"},
@@ -104,7 +109,8 @@ func TestCheck(t *testing.T) {
 			s.w.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 		}, [][2]string{{ReasonTaints, "node-2"}}, Stays, "waits"},
 		{"tainted and tolerated", func(s *scene) {
-			s.w.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}, {Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule}}
+			s.w.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule},
+				{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule}}
 			s.g.VMI.Spec.Tolerations = []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
 		}, nil, Migrates, ""},
 		{"another CPU", func(s *scene) { delete(s.w.Nodes[1].Labels, v1.SupportedHostModelMigrationCPU+"Skylake") },
@@ -121,10 +127,13 @@ func TestCheck(t *testing.T) {
 			[][2]string{{ReasonCPU, "node-1"}}, Stays, "waits"},
 
 		{"a node without vhost-net", func(s *scene) {
-			s.g.VMI.Spec.Domain.Devices.Interfaces = []v1.Interface{{Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}}
+			s.g.VMI.Spec.Domain.Devices.Interfaces = []v1.Interface{{Name: "default",
+				InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}}
 			s.g.VMI.Spec.Networks = []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
-			s.w.Nodes[1].Status.Allocatable = corev1.ResourceList{"devices.kubevirt.io/kvm": resource.MustParse("1k"), "devices.kubevirt.io/tun": resource.MustParse("1k")}
-		}, [][2]string{{ReasonDevices, "for vhost-net, load the kernel module vhost_net on the node): node node-2"}}, Stays, "waits"},
+			s.w.Nodes[1].Status.Allocatable = corev1.ResourceList{"devices.kubevirt.io/kvm": resource.MustParse("1k"),
+				"devices.kubevirt.io/tun": resource.MustParse("1k")}
+		}, [][2]string{{ReasonDevices, "for vhost-net, load the kernel module vhost_net on the node): node node-2"}}, Stays,
+			"waits"},
 
 		{"quota", func(s *scene) { s.quota(memory("requests.memory", "2Gi"), memory("requests.memory", "1100Mi")) },
 			[][2]string{{ReasonQuota, "ResourceQuota small leaves 948Mi of requests.memory"}}, Stays, "waits"},
@@ -140,7 +149,8 @@ func TestCheck(t *testing.T) {
 			s.cannot("HostDeviceNotLiveMigratable", "has a GPU")
 			s.w.Nodes = s.w.Nodes[:1]
 			s.quota(memory("pods", "0"), nil)
-		}, [][2]string{{"HostDeviceNotLiveMigratable", "GPU"}, {ReasonNoOtherNode, "no other"}, {ReasonQuota, "pods"}}, Stays, "waits"},
+		}, [][2]string{{"HostDeviceNotLiveMigratable", "GPU"}, {ReasonNoOtherNode, "no other"}, {ReasonQuota, "pods"}}, Stays,
+			"waits"},
 
 		{"no methods", func(s *scene) { s.w.Methods = nil }, nil, Stays, ""},
 		{"only evictions, which move it", func(s *scene) { s.w.Methods = s.w.Methods[1:] }, nil, Migrates, ""},
@@ -154,14 +164,16 @@ func TestCheck(t *testing.T) {
 		{"stuck, and a budget blocks it", func(s *scene) {
 			s.cannot("X", "y")
 			s.w.Eviction = v1.EvictionStrategyNone
-			s.w.Budgets = []policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{
-				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
-			}}}
+			s.w.Budgets = []policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep"},
+				Spec: policyv1.PodDisruptionBudgetSpec{
+					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+				}}}
 		}, [][2]string{{"X", "y"}}, Stays, "PodDisruptionBudget keep allows no eviction now"},
 		{"a budget that is no obstacle to a migration", func(s *scene) {
-			s.w.Budgets = []policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{
-				Selector: &metav1.LabelSelector{},
-			}}}
+			s.w.Budgets = []policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep"},
+				Spec: policyv1.PodDisruptionBudgetSpec{
+					Selector: &metav1.LabelSelector{},
+				}}}
 		}, nil, Migrates, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// filter is one requirement of a guest for its node. The problem names the nodes that pass the most filters: if a guest is pinned to its
-// node, its problem is not that another node is cordoned.
+// filter is one requirement of a guest for its node. The problem names the nodes that pass the most filters: if a guest
+// is pinned to its node, its problem is not that another node is cordoned.
 type filter struct {
 	passes func(*corev1.Node) bool
 	reason string
@@ -29,8 +29,8 @@ type filter struct {
 	message func(nodes []string) string
 }
 
-// checkNodes returns why the target's Pod fits on no other node, or nil. It stops at the first node that fits, which makes it fast for many
-// guests.
+// checkNodes returns why the target's Pod fits on no other node, or nil. It stops at the first node that fits, which
+// makes it fast for many guests.
 func checkNodes(o *Observed, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *Problem {
 	if o.Nodes == nil {
 		return nil
@@ -74,10 +74,12 @@ func filters(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) []filter {
 			fits, err := affinity.Match(n)
 			return err == nil && fits
 		}, message: func(nodes []string) string {
-			return fmt.Sprintf("no other node has what it requires (%s): %s", requirements(selector, vmi.Spec.Affinity), listNodes(nodes))
+			return fmt.Sprintf("no other node has what it requires (%s): %s", requirements(selector, vmi.Spec.Affinity),
+				listNodes(nodes))
 		}},
 		{reason: ReasonTaints, passes: func(n *corev1.Node) bool {
-			_, untolerated := helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations, preventsScheduling, true)
+			_, untolerated := helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations,
+				preventsScheduling, true)
 			return !untolerated
 		}, message: func(nodes []string) string {
 			return "it does not tolerate the taints of the other nodes that it could be on: " + listNodes(nodes)
@@ -113,7 +115,8 @@ func devices(pod *corev1.Pod) []corev1.ResourceName {
 	return slices.Compact(names)
 }
 
-// missingDevices returns the devices that a Pod requests and a node does not have. They are unknown of a node that reports no resources.
+// missingDevices returns the devices that a Pod requests and a node does not have. They are unknown of a node that
+// reports no resources.
 func missingDevices(pod *corev1.Pod, node *corev1.Node) []corev1.ResourceName {
 	if len(node.Status.Allocatable) == 0 {
 		return nil
@@ -139,7 +142,8 @@ func remedy(pod *corev1.Pod) string {
 
 // isCPU reports whether a label describes the CPUs that a node offers to guests.
 func isCPU(key string) bool {
-	return podspec.IsHostCPULabel(key) || strings.HasPrefix(key, v1.CPUModelLabel) || strings.HasPrefix(key, v1.CPUModelVendorLabel)
+	return podspec.IsHostCPULabel(key) || strings.HasPrefix(key, v1.CPUModelLabel) ||
+		strings.HasPrefix(key, v1.CPUModelVendorLabel)
 }
 
 func preventsScheduling(taint *corev1.Taint) bool {
@@ -150,13 +154,15 @@ func noOtherNode(others []string) string {
 	if len(others) == 0 {
 		return "there is no other node"
 	}
-	return fmt.Sprintf("no other node accepts guests now, because each is cordoned or lacks the label %s=true: %s", v1.NodeSchedulable, listNodes(others))
+	return fmt.Sprintf("no other node accepts guests now, because each is cordoned or lacks the label %s=true: %s",
+		v1.NodeSchedulable, listNodes(others))
 }
 
 // requirements describes a guest's node selector and affinity.
 func requirements(selector map[string]string, affinity *corev1.Affinity) string {
 	text := pairs(selector)
-	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if affinity == nil || affinity.NodeAffinity == nil ||
+		affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return text
 	}
 	if text == "" {
@@ -183,8 +189,8 @@ func listNodes(names []string) string {
 	return fmt.Sprintf("node %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// checkQuotas returns the quotas that do not permit a second Pod of the guest. Quotas with scopes are skipped, because the Pod does not
-// contain everything on which they depend.
+// checkQuotas returns the quotas that do not permit a second Pod of the guest. Quotas with scopes are skipped, because
+// the Pod does not contain everything on which they depend.
 func checkQuotas(o *Observed, pod *corev1.Pod) []Problem {
 	var problems []Problem
 	for i := range o.Quotas {
@@ -197,14 +203,16 @@ func checkQuotas(o *Observed, pod *corev1.Pod) []Problem {
 			remaining.Sub(quota.Status.Used[name])
 			if need := needs(pod, name); need.Cmp(remaining) > 0 && !need.IsZero() {
 				problems = append(problems, Problem{Reason: ReasonQuota, Message: fmt.Sprintf(
-					"ResourceQuota %s leaves %s of %s, and its second Pod requests %s", quota.Name, remaining.String(), name, need.String())})
+					"ResourceQuota %s leaves %s of %s, and its second Pod requests %s", quota.Name, remaining.String(), name,
+					need.String())})
 			}
 		}
 	}
 	return problems
 }
 
-// needs returns how much of a quota's resource a Pod uses. Source: Kubernetes pkg/quota/v1/evaluator/core, podUsageHelper.
+// needs returns how much of a quota's resource a Pod uses. Source: Kubernetes pkg/quota/v1/evaluator/core,
+// podUsageHelper.
 func needs(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 	if name == corev1.ResourcePods || name == "count/pods" {
 		return *resource.NewQuantity(1, resource.DecimalSI)

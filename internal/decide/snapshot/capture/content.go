@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package capture decides what a snapshot of a VM consists of: which volumes it includes and why it omits others, when the VM can be
-// locked, the content with the copy of the VM and of its claims, and the statuses of both objects. It is pure:
-// virt-controller calls it with what it has read. Names, reasons and messages are KubeVirt's (pkg/storage/snapshot) unless a
-// comment says otherwise.
+// Package capture decides what a snapshot of a VM consists of: which volumes it includes and why it omits others, when
+// the VM can be locked, the content with the copy of the VM and of its claims, and the statuses of both objects. It is
+// pure: virt-controller calls it with what it has read. Names, reasons and messages are KubeVirt's
+// (pkg/storage/snapshot) unless a comment says otherwise.
 package capture
 
 import (
@@ -32,7 +32,8 @@ import (
 // maxVolumes is how many volumes a content may have: those that admission allows for a VM, and the persistent state.
 const maxVolumes = 256 + 1
 
-// maxContent is how many bytes the spec of a content may have. A VM that admission allows has 512 KiB of spec and 256 KiB of annotations.
+// maxContent is how many bytes the spec of a content may have. A VM that admission allows has 512 KiB of spec and 256
+// KiB of annotations.
 const maxContent = 1 << 20
 
 // Stored is the VM from which a content is created.
@@ -61,36 +62,42 @@ func ContentName(vmSnapshot *v1beta1.VirtualMachineSnapshot) string {
 	return "vmsnapshot-content-" + string(vmSnapshot.UID)
 }
 
-// IsContentOf reports whether a content belongs to a snapshot. Its name alone does not prove that, because users may create contents.
+// IsContentOf reports whether a content belongs to a snapshot. Its name alone does not prove that, because users may
+// create contents.
 func IsContentOf(content *v1beta1.VirtualMachineSnapshotContent, vmSnapshot *v1beta1.VirtualMachineSnapshot) bool {
 	return content.Namespace == vmSnapshot.Namespace && content.Name == ContentName(vmSnapshot) &&
 		ptr.Deref(content.Spec.VirtualMachineSnapshotName, "") == vmSnapshot.Name
 }
 
-// TooManyVolumes returns the problem of a content that has more volumes than a VM can have, or "". Users may write contents, and each
-// volume causes requests.
+// TooManyVolumes returns the problem of a content that has more volumes than a VM can have, or "". Users may write
+// contents, and each volume causes requests.
 func TooManyVolumes(content *v1beta1.VirtualMachineSnapshotContent) string {
 	if count := len(content.Spec.VolumeBackups); count > maxVolumes {
-		return fmt.Sprintf("VMSnapshotContent %s/%s has %d volumes, and a VirtualMachine has at most %d", content.Namespace, content.Name, count, maxVolumes)
+		return fmt.Sprintf("VMSnapshotContent %s/%s has %d volumes, and a VirtualMachine has at most %d", content.Namespace,
+			content.Name, count, maxVolumes)
 	}
 	return ""
 }
 
-// TooLarge returns the problem of a content that is larger than those of VMs that admission allows, or has more volumes, or "". Users may
-// write contents, also as large as the API server permits. It is checked before anything else is done with a content.
+// TooLarge returns the problem of a content that is larger than those of VMs that admission allows, or has more
+// volumes, or "". Users may write contents, also as large as the API server permits. It is checked before anything else
+// is done with a content.
 func TooLarge(content *v1beta1.VirtualMachineSnapshotContent) string {
 	if problem := TooManyVolumes(content); problem != "" {
 		return problem
 	}
 	// What was decoded can be encoded, so an error means that it was changed.
 	if raw, err := json.Marshal(&content.Spec); err != nil || len(raw) > maxContent {
-		return fmt.Sprintf("VMSnapshotContent %s/%s has %d bytes, and at most %d are possible", content.Namespace, content.Name, len(raw), maxContent)
+		return fmt.Sprintf("VMSnapshotContent %s/%s has %d bytes, and at most %d are possible", content.Namespace,
+			content.Name, len(raw), maxContent)
 	}
 	return ""
 }
 
 // Content returns the content of a snapshot, and the ControllerRevisions of which it needs copies.
-func Content(vmSnapshot *v1beta1.VirtualMachineSnapshot, stored Stored) (*v1beta1.VirtualMachineSnapshotContent, []RevisionCopy) {
+func Content(
+	vmSnapshot *v1beta1.VirtualMachineSnapshot, stored Stored,
+) (*v1beta1.VirtualMachineSnapshotContent, []RevisionCopy) {
 	vm := &v1beta1.VirtualMachine{ObjectMeta: storedMeta(&stored.VM.ObjectMeta), Spec: *stored.spec()}
 	if stored.Identity != "" {
 		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, firmware.IdentityAnnotation, string(stored.Identity))
@@ -128,9 +135,9 @@ func storedMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	return out
 }
 
-// spec returns the spec to store. A running guest is restored with the CPU, memory and devices with which it was started, but with the
-// current volumes of the VM, because these are in the snapshot. What uses the volumes has to match: admission refuses a file system without
-// a volume, and a volume that nothing uses gets a hard disk.
+// spec returns the spec to store. A running guest is restored with the CPU, memory and devices with which it was
+// started, but with the current volumes of the VM, because these are in the snapshot. What uses the volumes has to
+// match: admission refuses a file system without a volume, and a volume that nothing uses gets a hard disk.
 func (s Stored) spec() *v1.VirtualMachineSpec {
 	now := s.VM.Spec.DeepCopy()
 	if s.Started == nil || s.Started.Template == nil || now.Template == nil {
@@ -139,14 +146,15 @@ func (s Stored) spec() *v1.VirtualMachineSpec {
 	spec := s.Started.DeepCopy()
 	spec.Template.Spec.Volumes = now.Template.Spec.Volumes
 	devices := &now.Template.Spec.Domain.Devices
-	spec.Template.Spec.Domain.Devices.Disks, spec.Template.Spec.Domain.Devices.Filesystems = devices.Disks, devices.Filesystems
+	spec.Template.Spec.Domain.Devices.Disks, spec.Template.Spec.Domain.Devices.Filesystems = devices.Disks,
+		devices.Filesystems
 	spec.DataVolumeTemplates = now.DataVolumeTemplates
 	return spec
 }
 
-// storeReferences changes the matchers of a stored spec to copies of the ControllerRevisions that the VM uses, which are named in the VM's
-// status or in the spec of a start revision. KubeVirt reads only the spec, and so restores a VM that does not run with the current state of
-// its instance type.
+// storeReferences changes the matchers of a stored spec to copies of the ControllerRevisions that the VM uses, which
+// are named in the VM's status or in the spec of a start revision. KubeVirt reads only the spec, and so restores a VM
+// that does not run with the current state of its instance type.
 func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachineSpec) []RevisionCopy {
 	var copies []RevisionCopy
 	for _, class := range reference.Classes {
@@ -170,13 +178,16 @@ func storeReferences(name string, vm *v1.VirtualMachine, spec *v1.VirtualMachine
 	return copies
 }
 
-// Rename returns the name of the copy of a ControllerRevision, in which the name of the new owner replaces that of the old one.
+// Rename returns the name of the copy of a ControllerRevision, in which the name of the new owner replaces that of the
+// old one.
 func Rename(revision, from, to string) string {
 	return to + "-" + strings.TrimPrefix(revision, from+"-")
 }
 
 // Revision returns a copy of a ControllerRevision that the snapshot owns.
-func Revision(vmSnapshot *v1beta1.VirtualMachineSnapshot, revision *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
+func Revision(
+	vmSnapshot *v1beta1.VirtualMachineSnapshot, revision *appsv1.ControllerRevision, name string,
+) *appsv1.ControllerRevision {
 	return CopyRevision(revision, vmSnapshot.Namespace, name, vmSnapshot.UID,
 		metav1.NewControllerRef(vmSnapshot, v1beta1.GroupVersion.WithKind("VirtualMachineSnapshot")))
 }
@@ -205,10 +216,11 @@ func CopyRevision(
 		out.Data.Raw = sorted //nolint:forbidigo // this does not decode them
 		revisiondata.MarkSorted(out)
 	}
-	// Other labels are not copied. A VM can also refer to the revision of a workload, whose controller would adopt a copy with these
-	// labels.
+	// Other labels are not copied. A VM can also refer to the revision of a workload, whose controller would adopt a copy
+	// with these labels.
 	for key, value := range revision.Labels {
-		if prefix, _, _ := strings.Cut(key, "/"); prefix == v1.GroupVersion.Group || strings.HasSuffix(prefix, "."+v1.GroupVersion.Group) {
+		if prefix, _, _ := strings.Cut(key, "/"); prefix == v1.GroupVersion.Group ||
+			strings.HasSuffix(prefix, "."+v1.GroupVersion.Group) {
 			metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)
 		}
 	}
@@ -234,7 +246,8 @@ func VolumeSnapshot(
 			},
 		},
 		Spec: csi.VolumeSnapshotSpec{
-			Source:                  csi.VolumeSnapshotSource{PersistentVolumeClaimName: ptr.To(backup.PersistentVolumeClaim.Name)},
+			Source: csi.VolumeSnapshotSource{PersistentVolumeClaimName: ptr.To(
+				backup.PersistentVolumeClaim.Name)},
 			VolumeSnapshotClassName: ptr.To(class),
 		},
 	}
@@ -248,7 +261,8 @@ type Source struct {
 	VM *v1.VirtualMachine
 	// Volumes are its volumes.
 	Volumes []Volume
-	// Unfilled are the claims that the importer has not filled, by name, with what users have to do, or "" if they only have to wait.
+	// Unfilled are the claims that the importer has not filled, by name, with what users have to do, or "" if they only
+	// have to wait.
 	Unfilled map[string]string
 	// Online reports whether it has a VMI, even a finished one.
 	Online bool

@@ -46,7 +46,8 @@ func TestContent(t *testing.T) {
 		{Name: "slow", ClaimName: "slow", Claim: claim("slow", "plain"), Reason: "no class"},
 		{Name: "image"},
 	}})
-	if content.Name != "vmsnapshot-content-42" || content.Namespace != "default" || len(content.OwnerReferences) > 0 || len(copies) > 0 {
+	if content.Name != "vmsnapshot-content-42" || content.Namespace != "default" || len(content.OwnerReferences) > 0 ||
+		len(copies) > 0 {
 		t.Errorf("content %+v, copies %v", content.ObjectMeta, copies)
 	}
 	if diff := cmp.Diff([]string{snapshot.VirtualMachineSnapshotContentFinalizer}, content.Finalizers); diff != "" {
@@ -66,7 +67,8 @@ func TestContent(t *testing.T) {
 		t.Errorf("volume backups (-want +got):\n%s", diff)
 	}
 	made := VolumeSnapshot(content, &content.Spec.VolumeBackups[0], "snap")
-	labels := map[string]string{"snapshot.kubevirt.io/source-vm-name": "vm", "snapshot.kubevirt.io/source-vm-namespace": "default"}
+	labels := map[string]string{"snapshot.kubevirt.io/source-vm-name": "vm",
+		"snapshot.kubevirt.io/source-vm-namespace": "default"}
 	if diff := cmp.Diff(labels, made.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
@@ -77,11 +79,13 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// Users may write contents. A VolumeSnapshot is in the content's namespace, and of a claim of that namespace, whatever is in it.
+// Users may write contents. A VolumeSnapshot is in the content's namespace, and of a claim of that namespace, whatever
+// is in it.
 func TestASnapshotReachesNoOtherNamespace(t *testing.T) {
-	content, _ := Content(request(), Stored{VM: builder.MakeVM("vm").UID("7").Obj(), Identity: firmware.FromUID, Volumes: []Volume{
-		{Name: "root", ClaimName: "root", Claim: claim("root", "fast"), Class: "snap"},
-	}})
+	content, _ := Content(request(),
+		Stored{VM: builder.MakeVM("vm").UID("7").Obj(), Identity: firmware.FromUID, Volumes: []Volume{
+			{Name: "root", ClaimName: "root", Claim: claim("root", "fast"), Class: "snap"},
+		}})
 	content.Spec.Source.VirtualMachine.Namespace = "other"
 	content.Spec.VolumeBackups[0].PersistentVolumeClaim.Namespace = "other"
 	made := VolumeSnapshot(content, &content.Spec.VolumeBackups[0], "snap")
@@ -106,7 +110,8 @@ func TestLongNamesOfVMs(t *testing.T) {
 		"vm", strings.Repeat("v", 63), strings.Repeat("v", 64), strings.Repeat("v", 65), strings.Repeat("a.b-", 40) + "c",
 	} {
 		content := &v1beta1.VirtualMachineSnapshotContent{}
-		content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		content.Spec.Source.VirtualMachine = &v1beta1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			Name: name}}
 		made := VolumeSnapshot(content, &v1beta1.VolumeBackup{VolumeSnapshotName: ptr.To("x")}, "snap")
 		label, annotation := made.Labels[key], made.Annotations[key]
 		if errs := validation.IsValidLabelValue(label); len(errs) > 0 || label == "" {
@@ -123,8 +128,10 @@ func TestLongNamesOfVMs(t *testing.T) {
 }
 
 func TestARunningGuestIsStoredAsItWasStarted(t *testing.T) {
-	started := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("1Gi")).With(withVolume("root", onClaim("root"))).With(withDisk("root")).Obj()
-	vm := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("2Gi")).With(withVolume("root", onClaim("root"))).With(withDisk("root")).
+	started := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("1Gi")).With(
+		withVolume("root", onClaim("root"))).With(withDisk("root")).Obj()
+	vm := builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("2Gi")).With(withVolume("root", onClaim("root"))).With(
+		withDisk("root")).
 		With(withVolume("plugged", onClaim("plugged"))).With(withDisk("plugged")).
 		With(func(vm *v1.VirtualMachine) {
 			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "new"}}}
@@ -141,7 +148,8 @@ func TestARunningGuestIsStoredAsItWasStarted(t *testing.T) {
 		if got := spec.Template.Spec.Domain.Memory.Guest.String(); got != tc.memory {
 			t.Errorf("%s: the guest is stored with %s of memory", name, got)
 		}
-		if len(spec.Template.Spec.Volumes) != 2 || len(spec.Template.Spec.Domain.Devices.Disks) != 2 || len(spec.DataVolumeTemplates) != 1 {
+		if len(spec.Template.Spec.Volumes) != 2 || len(spec.Template.Spec.Domain.Devices.Disks) != 2 ||
+			len(spec.DataVolumeTemplates) != 1 {
 			t.Errorf("%s: the plugged disk is not stored: %+v", name, spec)
 		}
 	}
@@ -153,7 +161,8 @@ func TestARunningGuestIsStoredAsItWasStarted(t *testing.T) {
 // TestFileSystemsAreStoredWithTheirVolumes has file systems that were removed, or added, since the guest was started.
 func TestFileSystemsAreStoredWithTheirVolumes(t *testing.T) {
 	vm := func(filesystems ...string) *v1.VirtualMachine {
-		b := builder.MakeVM("vm").Template(builder.MakeVMI("vm")).With(withVolume("root", onClaim("root"))).With(withDisk("root"))
+		b := builder.MakeVM("vm").Template(builder.MakeVMI("vm")).With(withVolume("root", onClaim("root"))).With(
+			withDisk("root"))
 		for _, name := range filesystems {
 			b = b.With(withVolume(name, onClaim(name))).With(func(vm *v1.VirtualMachine) {
 				devices := &vm.Spec.Template.Spec.Domain.Devices
@@ -186,7 +195,8 @@ func TestFileSystemsAreStoredWithTheirVolumes(t *testing.T) {
 func TestRevisionsAreCopied(t *testing.T) {
 	ref := func(name, revision string) *v1.InstancetypeStatusRef {
 		return &v1.InstancetypeStatusRef{
-			Name: name, Kind: "VirtualMachineClusterInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision},
+			Name: name, Kind: "VirtualMachineClusterInstancetype",
+			ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision},
 		}
 	}
 	inferred := ref("small", "vm-small-v1beta1-9-1")
@@ -200,7 +210,8 @@ func TestRevisionsAreCopied(t *testing.T) {
 		"in the status": {
 			v1.InstancetypeMatcher{Name: "small"}, ref("small", "vm-small-v1beta1-9-1"),
 			[]RevisionCopy{{"vm-small-v1beta1-9-1", "snap-small-v1beta1-9-1"}},
-			v1.InstancetypeMatcher{Name: "small", Kind: "VirtualMachineClusterInstancetype", RevisionName: "snap-small-v1beta1-9-1"},
+			v1.InstancetypeMatcher{Name: "small", Kind: "VirtualMachineClusterInstancetype",
+				RevisionName: "snap-small-v1beta1-9-1"},
 		},
 		"in the spec": {
 			v1.InstancetypeMatcher{Name: "small", RevisionName: "vm-small-v1beta1-9-1"}, nil,
@@ -212,12 +223,15 @@ func TestRevisionsAreCopied(t *testing.T) {
 			[]RevisionCopy{{"mine", "snap-mine"}}, v1.InstancetypeMatcher{Name: "small", RevisionName: "snap-mine"},
 		},
 		"inferred": {
-			v1.InstancetypeMatcher{InferFromVolume: "root", InferFromVolumeFailurePolicy: ptr.To(v1.IgnoreInferFromVolumeFailure)}, inferred,
+			v1.InstancetypeMatcher{InferFromVolume: "root",
+				InferFromVolumeFailurePolicy: ptr.To(v1.IgnoreInferFromVolumeFailure)}, inferred,
 			[]RevisionCopy{{"vm-small-v1beta1-9-1", "snap-small-v1beta1-9-1"}},
-			v1.InstancetypeMatcher{Name: "small", Kind: "VirtualMachineClusterInstancetype", RevisionName: "snap-small-v1beta1-9-1"},
+			v1.InstancetypeMatcher{Name: "small", Kind: "VirtualMachineClusterInstancetype",
+				RevisionName: "snap-small-v1beta1-9-1"},
 		},
 		"of another object than the spec's": {
-			v1.InstancetypeMatcher{Name: "large"}, ref("small", "vm-small-v1beta1-9-1"), nil, v1.InstancetypeMatcher{Name: "large"},
+			v1.InstancetypeMatcher{Name: "large"}, ref("small", "vm-small-v1beta1-9-1"), nil,
+			v1.InstancetypeMatcher{Name: "large"},
 		},
 		"not stored yet": {v1.InstancetypeMatcher{Name: "small"}, nil, nil, v1.InstancetypeMatcher{Name: "small"}},
 	} {
@@ -240,7 +254,8 @@ func TestTheSnapshotOwnsItsRevisions(t *testing.T) {
 	revision := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "vm-small", UID: "1", ResourceVersion: "5", Labels: map[string]string{
-				v1.CreatedByLabel: "7", "instancetype.kubevirt.io/object-kind": "VirtualMachineInstancetype", "app": "a-workload", "kubevirt.io.example/a": "b",
+				v1.CreatedByLabel: "7", "instancetype.kubevirt.io/object-kind": "VirtualMachineInstancetype", "app": "a-workload",
+				"kubevirt.io.example/a": "b",
 			},
 		},
 		Data: runtime.RawExtension{Raw: []byte(`{"b":1,"a":2}`)}, Revision: 3,

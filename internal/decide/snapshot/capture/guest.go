@@ -73,7 +73,8 @@ func (g Guest) indications() []v1beta1.SourceIndication {
 	broken := indication(v1beta1.VMSnapshotQuiesceTimeoutIndication)
 	if g.Problem != "" {
 		// KubeVirt retries until the snapshot fails.
-		broken.Message = printable.Text(g.Problem, maxProblem) + ". Snapshot is crash-consistent and may not be application-consistent."
+		broken.Message = printable.Text(g.Problem, maxProblem) +
+			". Snapshot is crash-consistent and may not be application-consistent."
 	}
 	return []v1beta1.SourceIndication{agent, online, broken}
 }
@@ -92,7 +93,8 @@ type storedGuest struct {
 	Settled bool          `json:"settled,omitempty"`
 }
 
-// GuestOf returns the guest that is stored in a content. If there is none, or it cannot be read, the result is a guest that is not online.
+// GuestOf returns the guest that is stored in a content. If there is none, or it cannot be read, the result is a guest
+// that is not online.
 func GuestOf(content *v1beta1.VirtualMachineSnapshotContent) Guest {
 	var stored storedGuest
 	if json.Unmarshal([]byte(content.Annotations[snapshot.GuestAnnotation]), &stored) != nil {
@@ -101,7 +103,8 @@ func GuestOf(content *v1beta1.VirtualMachineSnapshotContent) Guest {
 	return Guest(stored)
 }
 
-// SetGuest stores a guest in a content, because the VMI may have been deleted when the status of the snapshot is computed.
+// SetGuest stores a guest in a content, because the VMI may have been deleted when the status of the snapshot is
+// computed.
 func SetGuest(content *v1beta1.VirtualMachineSnapshotContent, guest Guest) error {
 	raw, err := json.Marshal(storedGuest(guest))
 	if err != nil {

@@ -115,14 +115,15 @@ func final(status *v1beta1.VirtualMachineSnapshotStatus) bool {
 type statusWriter struct {
 	status *v1beta1.VirtualMachineSnapshotStatus
 	now    metav1.Time
-	// conditions are the conditions to set. They are set at the end, because a transition time changes whenever the condition's status
-	// does.
+	// conditions are the conditions to set. They are set at the end, because a transition time changes whenever the
+	// condition's status does.
 	conditions []v1beta1.Condition
 }
 
 // set adds a condition to those to set, or replaces it.
 func (s *statusWriter) set(kind v1beta1.ConditionType, value corev1.ConditionStatus, reason string) {
-	condition := v1beta1.Condition{Type: kind, Status: value, Reason: reason, LastProbeTime: s.now, LastTransitionTime: s.now}
+	condition := v1beta1.Condition{Type: kind, Status: value, Reason: reason, LastProbeTime: s.now,
+		LastTransitionTime: s.now}
 	if i := slices.IndexFunc(s.conditions, func(c v1beta1.Condition) bool { return c.Type == kind }); i >= 0 {
 		s.conditions[i] = condition
 		return
@@ -199,8 +200,11 @@ func (t Taken) All(content *v1beta1.VirtualMachineSnapshotContent) bool {
 	return true
 }
 
-// ContentStatus returns the status of a content. Even after its creationTime is set, the status changes with the VolumeSnapshots.
-func ContentStatus(content *v1beta1.VirtualMachineSnapshotContent, taken Taken) *v1beta1.VirtualMachineSnapshotContentStatus {
+// ContentStatus returns the status of a content. Even after its creationTime is set, the status changes with the
+// VolumeSnapshots.
+func ContentStatus(
+	content *v1beta1.VirtualMachineSnapshotContent, taken Taken,
+) *v1beta1.VirtualMachineSnapshotContentStatus {
 	status := content.Status.DeepCopy()
 	if status == nil {
 		status = &v1beta1.VirtualMachineSnapshotContentStatus{}
@@ -248,7 +252,8 @@ func summary(all []v1beta1.VolumeSnapshotStatus) (ready bool, latest metav1.Time
 	return ready, latest, problem
 }
 
-// missingProblem returns the error about missing VolumeSnapshots, or "". created reports whether all of them had been taken.
+// missingProblem returns the error about missing VolumeSnapshots, or "". created reports whether all of them had been
+// taken.
 func missingProblem(missing []string, created bool, taken Taken) string {
 	slices.Sort(missing)
 	names := strings.Join(missing, ",")

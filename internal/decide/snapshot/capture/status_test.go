@@ -30,7 +30,8 @@ func locked(vm *v1.VirtualMachine) {
 // contentOf returns the content of a VM with the volumes root and data, of which only root is in it.
 func contentOf(status *v1beta1.VirtualMachineSnapshotContentStatus) *v1beta1.VirtualMachineSnapshotContent {
 	vm := builder.MakeVM("vm").With(withVolume("root", onClaim("root"))).With(withVolume("data", onClaim("data"))).Obj()
-	content, _ := Content(request(), Stored{VM: vm, Volumes: []Volume{{Name: "root", Claim: claim("root", "fast"), Class: "snap"}}})
+	content, _ := Content(request(),
+		Stored{VM: vm, Volumes: []Volume{{Name: "root", Claim: claim("root", "fast"), Class: "snap"}}})
 	content.Status = status
 	return content
 }
@@ -65,7 +66,8 @@ func TestStatus(t *testing.T) {
 		},
 		"not to be locked": {
 			seen: Observed{Now: inTime, Source: Source{VM: builder.MakeVM("vm").Obj(), Pods: 1}}, phase: v1beta1.InProgress,
-			want: []string{"Progressing=False: Source not locked source is offline but 1 pods using PVCs []", "Ready=False: Not ready"},
+			want: []string{"Progressing=False: Source not locked source is offline but 1 pods using PVCs []",
+				"Ready=False: Not ready"},
 		},
 		"locked": {
 			seen: Observed{Now: inTime, Source: Source{VM: builder.MakeVM("vm").With(locked).Obj()}}, phase: v1beta1.InProgress,
@@ -103,7 +105,8 @@ func TestStatus(t *testing.T) {
 		},
 		"too late": {
 			seen: Observed{Now: late, Source: Source{VM: builder.MakeVM("vm").Obj()}}, phase: v1beta1.Failed,
-			want: []string{"Progressing=False: Operation failed", "Ready=False: Not ready", "Failure=True: snapshot deadline exceeded"},
+			want: []string{"Progressing=False: Operation failed", "Ready=False: Not ready",
+				"Failure=True: snapshot deadline exceeded"},
 		},
 		"without a deadline": {
 			change: func(s *v1beta1.VirtualMachineSnapshot) { s.Spec.FailureDeadline = &metav1.Duration{} },
@@ -118,7 +121,8 @@ func TestStatus(t *testing.T) {
 				CreationTime: &taken, ReadyToUse: ptr.To(true),
 			})},
 			phase: v1beta1.Failed,
-			want:  []string{"Progressing=False: Operation failed", "Ready=False: Not ready", "Failure=True: snapshot deadline exceeded"},
+			want: []string{"Progressing=False: Operation failed", "Ready=False: Not ready",
+				"Failure=True: snapshot deadline exceeded"},
 		},
 		"deleted": {
 			change: func(s *v1beta1.VirtualMachineSnapshot) { s.DeletionTimestamp = ptr.To(metav1.NewTime(inTime)) },
@@ -134,7 +138,8 @@ func TestStatus(t *testing.T) {
 			}
 			before := vmSnapshot.DeepCopy()
 			got := Status(vmSnapshot, tc.seen)
-			if diff := cmp.Diff(tc.want, brief(got.Conditions)); diff != "" || got.Phase != tc.phase || *got.ReadyToUse != tc.ready {
+			if diff := cmp.Diff(tc.want, brief(got.Conditions)); diff != "" || got.Phase != tc.phase ||
+				*got.ReadyToUse != tc.ready {
 				t.Errorf("phase %s, ready %t (-want +got):\n%s", got.Phase, *got.ReadyToUse, diff)
 			}
 			if diff := cmp.Diff(before, vmSnapshot); diff != "" {
@@ -142,7 +147,8 @@ func TestStatus(t *testing.T) {
 			}
 			vmSnapshot.Status = got
 			// It counts as current only when it can be restored.
-			if kstatus := health.Kstatus(t, vmSnapshot); vmSnapshot.DeletionTimestamp == nil && (kstatus == health.Current) != tc.ready {
+			if kstatus := health.Kstatus(t, vmSnapshot); vmSnapshot.DeletionTimestamp == nil &&
+				(kstatus == health.Current) != tc.ready {
 				t.Errorf("kstatus: got %s", kstatus)
 			}
 			tc.seen.Now = tc.seen.Now.Add(time.Second)
@@ -156,19 +162,22 @@ func TestStatus(t *testing.T) {
 func TestASucceededSnapshotNamesItsVolumes(t *testing.T) {
 	taken := metav1.NewTime(created)
 	seen := Observed{
-		Now: created, Source: Source{VM: builder.MakeVM("vm").UID("7").Obj()}, Guest: Guest{Online: true, Agent: true, Frozen: 1234567 * time.Microsecond},
+		Now: created, Source: Source{VM: builder.MakeVM("vm").UID("7").Obj()},
+		Guest:   Guest{Online: true, Agent: true, Frozen: 1234567 * time.Microsecond},
 		Content: contentOf(&v1beta1.VirtualMachineSnapshotContentStatus{CreationTime: &taken}),
 	}
 	got := Status(request(), seen)
 	want := &v1beta1.SnapshotVolumesLists{IncludedVolumes: []string{"root"}, ExcludedVolumes: []string{"data"}}
-	if diff := cmp.Diff(want, got.SnapshotVolumes); diff != "" || *got.SourceUID != "7" || *got.VirtualMachineSnapshotContentName != "vmsnapshot-content-42" {
+	if diff := cmp.Diff(want, got.SnapshotVolumes); diff != "" || *got.SourceUID != "7" ||
+		*got.VirtualMachineSnapshotContentName != "vmsnapshot-content-42" {
 		t.Errorf("%+v (-want +got):\n%s", got, diff)
 	}
 	indications := []v1beta1.Indication{"GuestAgent", "Online", "PartialSnapshot"}
 	if diff := cmp.Diff(indications, got.Indications); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if text := got.SourceIndications[0].Message; text != messages[v1beta1.VMSnapshotGuestAgentIndication]+" Its file systems were frozen for 1.235s." {
+	if text := got.SourceIndications[0].Message; text != messages[v1beta1.VMSnapshotGuestAgentIndication]+
+		" Its file systems were frozen for 1.235s." {
 		t.Errorf("got %q", text)
 	}
 	// What the guest does afterwards does not matter.
@@ -190,7 +199,8 @@ func TestIndications(t *testing.T) {
 		"without a guest agent": {Guest{Online: true}, []v1beta1.Indication{"NoGuestAgent", "Online"}},
 		"frozen":                {Guest{Online: true, Agent: true}, []v1beta1.Indication{"GuestAgent", "Online"}},
 		"not frozen in the end": {
-			Guest{Online: true, Agent: true, Broken: true, Problem: "fsfreeze is limited"}, []v1beta1.Indication{"GuestAgent", "Online", "QuiesceTimeout"},
+			Guest{Online: true, Agent: true, Broken: true, Problem: "fsfreeze is limited"},
+			[]v1beta1.Indication{"GuestAgent", "Online", "QuiesceTimeout"},
 		},
 	} {
 		var got []v1beta1.Indication
@@ -236,7 +246,8 @@ func TestContentStatus(t *testing.T) {
 			problem:   "VolumeSnapshot vmsnapshot-42-volume-a error: full",
 		},
 		"with an error that has passed": {
-			snapshots: []*csi.VolumeSnapshot{volumeSnapshot("a", &first, true, "full"), volumeSnapshot("b", &last, true, "")}, at: &last, ready: true,
+			snapshots: []*csi.VolumeSnapshot{volumeSnapshot("a", &first, true, "full"), volumeSnapshot("b", &last, true, "")},
+			at:        &last, ready: true,
 		},
 		"abandoned": {
 			snapshots: []*csi.VolumeSnapshot{volumeSnapshot("a", &first, true, "")}, abandoned: true,
@@ -253,7 +264,8 @@ func TestContentStatus(t *testing.T) {
 				{Name: "b", Claim: claim("b", "fast"), Class: "snap"}, {Name: "a", Claim: claim("a", "fast"), Class: "snap"},
 			}})
 			content.Status = tc.before
-			taken := Taken{Now: created, Snapshots: map[string]*csi.VolumeSnapshot{}, Thawed: !tc.frozen, Abandoned: tc.abandoned}
+			taken := Taken{Now: created, Snapshots: map[string]*csi.VolumeSnapshot{}, Thawed: !tc.frozen,
+				Abandoned: tc.abandoned}
 			for _, volumeSnapshot := range tc.snapshots {
 				taken.Snapshots[volumeSnapshot.Name] = volumeSnapshot
 			}

@@ -43,13 +43,13 @@ type Volume struct {
 	Class string
 	// Reason explains why a snapshot cannot include it.
 	Reason string
-	// Undecided reports whether it is not known which VolumeSnapshotClass is to be used. Such a volume is not omitted: the snapshot waits
-	// until that is known.
+	// Undecided reports whether it is not known which VolumeSnapshotClass is to be used. Such a volume is not omitted: the
+	// snapshot waits until that is known.
 	Undecided bool
 }
 
-// Volumes returns the volumes of a VM, in its order, and the persistent state at the end. The VM's instance type and preference
-// must have been applied: they may add a TPM.
+// Volumes returns the volumes of a VM, in its order, and the persistent state at the end. The VM's instance type and
+// preference must have been applied: they may add a TPM.
 func Volumes(vm *v1.VirtualMachine, storage Storage) []Volume {
 	if vm.Spec.Template == nil {
 		return nil
@@ -98,14 +98,15 @@ func (v *Volume) choose(storage Storage) {
 	case err != nil:
 		v.Reason, v.Undecided = err.Error(), true
 	case class == "":
-		v.Reason = fmt.Sprintf("No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [%s] [%s]", storageClass, v.Name)
+		v.Reason = fmt.Sprintf("No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [%s] [%s]",
+			storageClass, v.Name)
 	default:
 		v.Class = class
 	}
 }
 
-// SnapshotClass returns the VolumeSnapshotClass for a storage class, or "". If the storage profile names a class that does not exist, the
-// result is empty, because the administrator wants no other.
+// SnapshotClass returns the VolumeSnapshotClass for a storage class, or "". If the storage profile names a class that
+// does not exist, the result is empty, because the administrator wants no other.
 func (s Storage) SnapshotClass(storageClass string) (string, error) {
 	driver := s.Drivers[storageClass]
 	if driver == "" {
@@ -149,8 +150,8 @@ func Statuses(volumes []Volume) []v1.VolumeSnapshotStatus {
 	return out
 }
 
-// lists returns the volumes that are in a content and those that are not. partial reports whether a volume is missing although
-// snapshots include volumes of its type.
+// lists returns the volumes that are in a content and those that are not. partial reports whether a volume is missing
+// although snapshots include volumes of its type.
 func lists(content *v1beta1.VirtualMachineSnapshotContent) (out *v1beta1.SnapshotVolumesLists, partial bool) {
 	if content == nil {
 		return nil, false
@@ -183,8 +184,8 @@ func lists(content *v1beta1.VirtualMachineSnapshotContent) (out *v1beta1.Snapsho
 	return out, partial
 }
 
-// maxName is the maximum length of the name of a volume, and of the value of a label. Source: k8s.io/apimachinery pkg/util/validation,
-// DNS1035LabelMaxLength and LabelValueMaxLength.
+// maxName is the maximum length of the name of a volume, and of the value of a label. Source: k8s.io/apimachinery
+// pkg/util/validation, DNS1035LabelMaxLength and LabelValueMaxLength.
 const maxName = 63
 
 // StateVolume returns the name of the persistent state of a VM in a snapshot.
@@ -202,8 +203,8 @@ func shorten(name string) string {
 	return name[:maxName-len(suffix)] + suffix
 }
 
-// SetSourceName sets a label that names the VM whose volume it was. If the VM's name is too long for a label, a hash replaces its end,
-// and an annotation with the same key has the whole name.
+// SetSourceName sets a label that names the VM whose volume it was. If the VM's name is too long for a label, a hash
+// replaces its end, and an annotation with the same key has the whole name.
 func SetSourceName(meta *metav1.ObjectMeta, label, vm string) {
 	metav1.SetMetaDataLabel(meta, label, shorten(vm))
 	delete(meta.Annotations, label)
@@ -212,8 +213,8 @@ func SetSourceName(meta *metav1.ObjectMeta, label, vm string) {
 	}
 }
 
-// ClaimSpec returns the spec of a claim that is created from the snapshot of another claim. It is bound to no volume that exists, and
-// requests as much storage as the snapshot needs.
+// ClaimSpec returns the spec of a claim that is created from the snapshot of another claim. It is bound to no volume
+// that exists, and requests as much storage as the snapshot needs.
 func ClaimSpec(of *corev1.PersistentVolumeClaimSpec, taken *csi.VolumeSnapshot) corev1.PersistentVolumeClaimSpec {
 	of = of.DeepCopy()
 	spec := corev1.PersistentVolumeClaimSpec{
@@ -222,8 +223,10 @@ func ClaimSpec(of *corev1.PersistentVolumeClaimSpec, taken *csi.VolumeSnapshot) 
 		StorageClassName:          of.StorageClassName,
 		VolumeAttributesClassName: of.VolumeAttributesClassName,
 		VolumeMode:                of.VolumeMode,
-		DataSource:                &corev1.TypedLocalObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: taken.Name},
-		DataSourceRef:             &corev1.TypedObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind, Name: taken.Name},
+		DataSource: &corev1.TypedLocalObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind,
+			Name: taken.Name},
+		DataSourceRef: &corev1.TypedObjectReference{APIGroup: ptr.To(csi.GroupName), Kind: csi.Kind,
+			Name: taken.Name},
 	}
 	if taken.Status == nil || taken.Status.RestoreSize == nil {
 		return spec

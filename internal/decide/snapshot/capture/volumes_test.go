@@ -114,10 +114,12 @@ func TestSnapshotClass(t *testing.T) {
 		"several without a default": {classes: []csi.VolumeSnapshotClass{class("a", "csi"), class("b", "csi")}, err: "2 matching VolumeSnapshotClasses for fast"},
 		"several with a default":    {classes: []csi.VolumeSnapshotClass{class("a", "csi"), class("b", "csi", "true")}, want: "b"},
 		"several, one of them explicitly no default": {
-			classes: []csi.VolumeSnapshotClass{class("a", "csi", "false"), class("b", "csi")}, err: "2 matching VolumeSnapshotClasses for fast",
+			classes: []csi.VolumeSnapshotClass{class("a", "csi", "false"), class("b", "csi")},
+			err:     "2 matching VolumeSnapshotClasses for fast",
 		},
 		"several defaults": {
-			classes: []csi.VolumeSnapshotClass{class("a", "csi", "true"), class("b", "csi", "true")}, err: "2 matching VolumeSnapshotClasses for fast",
+			classes: []csi.VolumeSnapshotClass{class("a", "csi", "true"), class("b", "csi", "true")},
+			err:     "2 matching VolumeSnapshotClasses for fast",
 		},
 		"the profile's": {
 			classes: []csi.VolumeSnapshotClass{class("a", "csi", "true"), class("b", "csi")}, preferred: "b", want: "b",
@@ -193,17 +195,20 @@ func TestClaimSpec(t *testing.T) {
 		"enough":            {ptr.To(resource.MustParse("2Gi")), ptr.To(resource.MustParse("1Gi")), "2Gi"},
 		"too little":        {ptr.To(resource.MustParse("1Gi")), ptr.To(resource.MustParse("2Gi")), "2Gi"},
 	} {
-		old := &corev1.PersistentVolumeClaimSpec{VolumeName: "pv", Selector: &metav1.LabelSelector{}, StorageClassName: ptr.To("fast")}
+		old := &corev1.PersistentVolumeClaimSpec{VolumeName: "pv", Selector: &metav1.LabelSelector{},
+			StorageClassName: ptr.To("fast")}
 		if tc.requested != nil {
 			old.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *tc.requested}
 		}
 		before := old.DeepCopy()
-		taken := &csi.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Status: &csi.VolumeSnapshotStatus{RestoreSize: tc.needed}}
+		taken := &csi.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "taken"},
+			Status: &csi.VolumeSnapshotStatus{RestoreSize: tc.needed}}
 		got := ClaimSpec(old, taken)
 		if size := got.Resources.Requests.Storage().String(); size != tc.want {
 			t.Errorf("%s: %s are requested, not %s", name, size, tc.want)
 		}
-		if got.VolumeName != "" || got.Selector != nil || got.DataSource.Name != "taken" || got.DataSourceRef.Name != "taken" || *got.StorageClassName != "fast" {
+		if got.VolumeName != "" || got.Selector != nil || got.DataSource.Name != "taken" ||
+			got.DataSourceRef.Name != "taken" || *got.StorageClassName != "fast" {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if !old.Resources.Requests.Storage().Equal(*before.Resources.Requests.Storage()) {

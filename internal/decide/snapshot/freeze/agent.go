@@ -12,8 +12,8 @@ type Guest uint8
 const (
 	// GuestUnknown: the guest agent does not respond.
 	GuestUnknown Guest = iota
-	// GuestThawed: the guest agent reports that the file systems are not frozen. It processes requests in order, so no earlier request is
-	// pending.
+	// GuestThawed: the guest agent reports that the file systems are not frozen. It processes requests in order, so no
+	// earlier request is pending.
 	GuestThawed
 	// GuestFrozen: the guest agent reports that the file systems are frozen. Windows may have thawed them nevertheless.
 	GuestFrozen
@@ -35,25 +35,27 @@ type AgentView struct {
 	Problem string
 }
 
-// AgentAction is an action of the agent. Each is idempotent: after an action, and after a restart, the agent decides again.
+// AgentAction is an action of the agent. Each is idempotent: after an action, and after a restart, the agent decides
+// again.
 type AgentAction uint8
 
 // The actions of the agent.
 const (
-	// Wait does nothing until the intent, the guest or the time changes. If the guest is unknown, the agent queries it again.
+	// Wait does nothing until the intent, the guest or the time changes. If the guest is unknown, the agent queries it
+	// again.
 	Wait AgentAction = iota
 	// Write writes the record to the domain's metadata, and then its copy to the VMI's status.
 	Write
 	// Freeze requests the freeze from the guest.
 	Freeze
-	// Thaw thaws the guest. If the guest agent responds that the file systems were frozen until then, the agent writes the record that
-	// DecideAgent returned with this action, with the time of the response as ThawedAt. It does so even if the intent has changed
-	// meanwhile. After any other response, and after a restart, it decides again.
+	// Thaw thaws the guest. If the guest agent responds that the file systems were frozen until then, the agent writes the
+	// record that DecideAgent returned with this action, with the time of the response as ThawedAt. It does so even if the
+	// intent has changed meanwhile. After any other response, and after a restart, it decides again.
 	Thaw
 )
 
-// DecideAgent returns the agent's next action, and the record for Write and Thaw. After the record has ended, it returns Wait, because the
-// guest may have been frozen on a user's request.
+// DecideAgent returns the agent's next action, and the record for Write and Thaw. After the record has ended, it
+// returns Wait, because the guest may have been frozen on a user's request.
 func DecideAgent(v AgentView) (AgentAction, Record) {
 	switch {
 	case v.Record.Ended():
@@ -65,7 +67,8 @@ func DecideAgent(v AgentView) (AgentAction, Record) {
 	}
 }
 
-// ending returns how the intent of the record ends, if it does. It is canceled if it cannot be read or its deadline has passed.
+// ending returns how the intent of the record ends, if it does. It is canceled if it cannot be read or its deadline has
+// passed.
 func (v AgentView) ending() End {
 	switch {
 	case v.Intent == nil || v.Intent.ID != v.Record.ID:
@@ -86,7 +89,8 @@ func (v AgentView) idle() (AgentAction, Record) {
 	return Write, Record{ID: i.ID, Deadline: i.Deadline, Stage: Requested, FrozenAt: v.Now}
 }
 
-// requested decides until the guest is known to be frozen. virt-controller relies only on a freeze whose record is Frozen.
+// requested decides until the guest is known to be frozen. virt-controller relies only on a freeze whose record is
+// Frozen.
 func (v AgentView) requested() (AgentAction, Record) {
 	next, ends := v.Record, v.ending() != Open
 	failed := next
@@ -111,7 +115,8 @@ func (v AgentView) frozen() (AgentAction, Record) {
 	thawed.Stage, thawed.ThawedAt, thawed.Problem = Thawed, v.Now, v.Problem
 	switch {
 	case v.Guest == GuestThawed:
-		// The guest was reset, or was thawed by a user or by an earlier process of the agent that stopped before it wrote the record.
+		// The guest was reset, or was thawed by a user or by an earlier process of the agent that stopped before it wrote the
+		// record.
 		return Write, thawed
 	case ending == Open:
 		return Wait, v.Record

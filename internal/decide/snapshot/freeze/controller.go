@@ -34,8 +34,8 @@ type ControllerView struct {
 	Snapshots Snapshots
 	// Abandoned reports whether no more snapshots are to be taken: the request was deleted, or is too old.
 	Abandoned bool
-	// Refused reports whether a snapshot that is missing cannot be requested now, for example because of a quota. That may last, so the
-	// guest is not kept frozen for it.
+	// Refused reports whether a snapshot that is missing cannot be requested now, for example because of a quota. That may
+	// last, so the guest is not kept frozen for it.
 	Refused bool
 }
 
@@ -50,8 +50,8 @@ const (
 	WriteIntent
 	// Take requests the missing snapshots.
 	Take
-	// Done means that the freeze has ended. This decision needs a VMI that was just read from the API server, because a stale cache may
-	// lack an intent that has not ended.
+	// Done means that the freeze has ended. This decision needs a VMI that was just read from the API server, because a
+	// stale cache may lack an intent that has not ended.
 	Done
 )
 
@@ -75,14 +75,16 @@ func DecideController(v ControllerView) (ControllerAction, *Intent) {
 	}
 }
 
-// isTaken reports whether another freeze needs the intent and the record, which it loses if its intent is replaced: until its owner has read
-// how it ended and clears the intent, or until the deadline. One that is canceled has nothing to lose.
+// isTaken reports whether another freeze needs the intent and the record, which it loses if its intent is replaced:
+// until its owner has read how it ended and clears the intent, or until the deadline. One that is canceled has nothing
+// to lose.
 func (v ControllerView) isTaken() bool {
 	return v.Intent != nil && v.Intent.End != Cancel && v.Now.Before(v.Intent.Deadline)
 }
 
-// MayClear reports whether the intent is to be removed, so that other freezes need not wait for its deadline. It is valid once
-// DecideController has returned Done and it is stored whether the freeze was consistent: that is not known any more afterwards.
+// MayClear reports whether the intent is to be removed, so that other freezes need not wait for its deadline. It is
+// valid once DecideController has returned Done and it is stored whether the freeze was consistent: that is not known
+// any more afterwards.
 func (v ControllerView) MayClear() bool {
 	return v.Intent != nil && v.Intent.ID == v.ID && v.Intent.End != Open && (v.Record.ID != v.ID || v.Record.Ended())
 }
@@ -115,7 +117,8 @@ func (v ControllerView) end(how End) (ControllerAction, *Intent) {
 	return WriteIntent, &next
 }
 
-// ended decides after the thaw was requested. It waits for the agent's last record, but only until the deadline: the agent may not respond.
+// ended decides after the thaw was requested. It waits for the agent's last record, but only until the deadline: the
+// agent may not respond.
 func (v ControllerView) ended() (ControllerAction, *Intent) {
 	last := v.Record.ID == v.ID && (v.Record.Stage == Thawed || v.Record.Stage == Failed)
 	switch {
@@ -135,8 +138,9 @@ func (v ControllerView) take(then ControllerAction) (ControllerAction, *Intent) 
 	return Take, nil
 }
 
-// Consistent reports whether the guest's file systems were frozen while all snapshots were taken. It is valid once DecideController returns
-// Done.
+// Consistent reports whether the guest's file systems were frozen while all snapshots were taken. It is valid once
+// DecideController returns Done.
 func (v ControllerView) Consistent() bool {
-	return v.Intent != nil && v.Intent.ID == v.ID && v.Intent.End == Release && v.Record.ID == v.ID && v.Record.Stage == Thawed && v.Record.Kept
+	return v.Intent != nil && v.Intent.ID == v.ID && v.Intent.End == Release && v.Record.ID == v.ID &&
+		v.Record.Stage == Thawed && v.Record.Kept
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package freeze contains the decisions by which a guest's file systems are frozen while snapshots of its disks are taken, or while a backup
-// of them begins: what virt-controller and the agent of the guest's node do next, given what each of them observes. ADR 0086 describes why a
-// snapshot is never reported as consistent if it is not, and why no guest stays frozen. The same applies to backups. In this package,
-// snapshots are also the copies of a backup.
+// Package freeze contains the decisions by which a guest's file systems are frozen while snapshots of its disks are
+// taken, or while a backup of them begins: what virt-controller and the agent of the guest's node do next, given what
+// each of them observes. ADR 0086 describes why a snapshot is never reported as consistent if it is not, and why no
+// guest stays frozen. The same applies to backups. In this package, snapshots are also the copies of a backup.
 //
-// The functions are pure. The model in this package's tests calls the same functions while it enumerates crashes, stale reads,
-// clocks that differ, and guests that thaw by themselves.
+// The functions are pure. The model in this package's tests calls the same functions while it enumerates crashes, stale
+// reads, clocks that differ, and guests that thaw by themselves.
 package freeze
 
 import (
@@ -18,10 +18,11 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Intent is the freeze that virt-controller requests. It is in the VMI's status, and is only written with the resource version as a
-// precondition.
+// Intent is the freeze that virt-controller requests. It is in the VMI's status, and is only written with the resource
+// version as a precondition.
 type Intent struct {
-	// ID identifies the freeze: the UID of the VirtualMachineSnapshot or the VirtualMachineBackup. A guest is frozen at most once for it.
+	// ID identifies the freeze: the UID of the VirtualMachineSnapshot or the VirtualMachineBackup. A guest is frozen at
+	// most once for it.
 	ID string
 	// Deadline is when the guest must be thawed at the latest.
 	Deadline time.Time
@@ -36,15 +37,15 @@ type End uint8
 const (
 	// Open: it has not ended.
 	Open End = iota
-	// Release: as far as virt-controller knows, all copies were taken, or begun in the case of a backup, while the guest was frozen. The
-	// guest is to be thawed, and the agent reports whether it was frozen until then.
+	// Release: as far as virt-controller knows, all copies were taken, or begun in the case of a backup, while the guest
+	// was frozen. The guest is to be thawed, and the agent reports whether it was frozen until then.
 	Release
 	// Cancel: the guest is to be thawed. The copies, if there are any, are not consistent.
 	Cancel
 )
 
-// Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as long as the guest.
-// The VMI's status contains a copy for virt-controller.
+// Record is what the agent has done for an intent. It is in the metadata of the running domain, which exist exactly as
+// long as the guest. The VMI's status contains a copy for virt-controller.
 type Record struct {
 	// ID is the intent's ID, or empty if there has been none.
 	ID string
@@ -164,9 +165,9 @@ func (r Record) Status() *v1.SnapshotFreezeRecord {
 	}
 }
 
-// Remaining returns for how long at most a migration of the guest has to wait for a freeze; zero if it need not wait. After the deadline,
-// the migration does not wait for a guest that does not respond: no snapshot relies on the freeze any more, and the target's agent
-// continues from the domain's metadata.
+// Remaining returns for how long at most a migration of the guest has to wait for a freeze; zero if it need not wait.
+// After the deadline, the migration does not wait for a guest that does not respond: no snapshot relies on the freeze
+// any more, and the target's agent continues from the domain's metadata.
 func Remaining(status *v1.VirtualMachineInstanceStatus, now time.Time) time.Duration {
 	intent, record := IntentOf(status), RecordOf(status)
 	switch {

@@ -92,7 +92,8 @@ func TestAnotherIntentEndsTheFreeze(t *testing.T) {
 		t.Fatalf("action %d, record %+v", action, record)
 	}
 	view.Record, view.Guest = record, GuestThawed
-	if action, record = DecideAgent(view); action != Write || record.ID != "another" || record.Stage != Requested || record.Kept {
+	if action, record = DecideAgent(view); action != Write || record.ID != "another" || record.Stage != Requested ||
+		record.Kept {
 		t.Errorf("action %d, record %+v", action, record)
 	}
 }
@@ -113,7 +114,8 @@ func TestControllerWithTheIntentOfAnotherSnapshot(t *testing.T) {
 		"and ours is not requested": {func(v *ControllerView) { v.Abandoned = true }, Done},
 	} {
 		t.Run(name, func(t *testing.T) {
-			view := ControllerView{Now: now, ID: id, Limit: limit, Intent: &Intent{ID: "another", Deadline: late}, Record: Record{ID: "another"}}
+			view := ControllerView{Now: now, ID: id, Limit: limit, Intent: &Intent{ID: "another", Deadline: late},
+				Record: Record{ID: "another"}}
 			tc.change(&view)
 			if action, _ := DecideController(view); action != tc.want {
 				t.Errorf("got action %d, want %d", action, tc.want)
@@ -188,8 +190,8 @@ func TestController(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			view := ControllerView{
-				Now: now, ID: id, Limit: limit, Intent: tc.intent.value(), Record: tc.record, Snapshots: tc.snapshots, Abandoned: tc.abandoned,
-				Refused: tc.refused,
+				Now: now, ID: id, Limit: limit, Intent: tc.intent.value(), Record: tc.record, Snapshots: tc.snapshots,
+				Abandoned: tc.abandoned, Refused: tc.refused,
 			}
 			if tc.late {
 				view.Now = late
@@ -241,7 +243,8 @@ func TestIntentInTheStatus(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, end := range []End{Open, Release, Cancel} {
 		intent := &Intent{ID: "a", Deadline: at, End: end}
-		if diff := cmp.Diff(intent, IntentOf(stored(t, v1.VirtualMachineInstanceStatus{SnapshotFreeze: intent.Status()}))); diff != "" {
+		if diff := cmp.Diff(intent,
+			IntentOf(stored(t, v1.VirtualMachineInstanceStatus{SnapshotFreeze: intent.Status()}))); diff != "" {
 			t.Errorf("end %d: %s", end, diff)
 		}
 	}
@@ -267,7 +270,8 @@ func TestRecordInTheStatus(t *testing.T) {
 		{ID: "a", Deadline: at, Stage: Thawed, Kept: true, FrozenAt: at, ThawedAt: at.Add(time.Second)},
 		{ID: "a", Deadline: at, Stage: Failed, FrozenAt: at, Problem: "refused"},
 	} {
-		if diff := cmp.Diff(record, RecordOf(stored(t, v1.VirtualMachineInstanceStatus{SnapshotFreezeRecord: record.Status()}))); diff != "" {
+		if diff := cmp.Diff(record,
+			RecordOf(stored(t, v1.VirtualMachineInstanceStatus{SnapshotFreezeRecord: record.Status()}))); diff != "" {
 			t.Error(diff)
 		}
 	}

@@ -61,12 +61,13 @@ func TestModel(t *testing.T) {
 	t.Logf("%d states, %d consistent ends", len(e.States), consistent)
 }
 
-// TestWithoutFaultsTheSnapshotIsConsistent checks that a freeze without faults and expired deadlines ends with a consistent
-// snapshot.
+// TestWithoutFaultsTheSnapshotIsConsistent checks that a freeze without faults and expired deadlines ends with a
+// consistent snapshot.
 func TestWithoutFaultsTheSnapshotIsConsistent(t *testing.T) {
 	w := world{}
 	for range 100 {
-		steps := slices.DeleteFunc(protocol.steps(w), func(s step) bool { return s.fault || strings.Contains(s.name, "deadline") })
+		steps := slices.DeleteFunc(protocol.steps(w),
+			func(s step) bool { return s.fault || strings.Contains(s.name, "deadline") })
 		if len(steps) == 0 {
 			break
 		}

@@ -11,10 +11,12 @@ import (
 	"github.com/vireo-project/vireo/test/model"
 )
 
-// shared is a state of a second model: two owners, such as a snapshot and a backup, freeze the same guest. The faults of processes are those
-// of the first model. Owners read the latest state, because they write intents with the resource version that they have read.
+// shared is a state of a second model: two owners, such as a snapshot and a backup, freeze the same guest. The faults
+// of processes are those of the first model. Owners read the latest state, because they write intents with the resource
+// version that they have read.
 type shared struct {
-	// intent and copy are in the VMI's status, record is in the domain's metadata, and agentIntent is what the agent has read last.
+	// intent and copy are in the VMI's status, record is in the domain's metadata, and agentIntent is what the agent has
+	// read last.
 	intent, agentIntent ownedIntent
 	copy, record        ownedRecord
 	// frozen is the truth. pending reports whether a freeze was requested that the guest has not processed.
@@ -27,7 +29,8 @@ type shared struct {
 	clock uint8
 }
 
-// ownedIntent is an intent. The owner is an index of owners plus one, or zero for no intent; the deadline is a value of the clock.
+// ownedIntent is an intent. The owner is an index of owners plus one, or zero for no intent; the deadline is a value of
+// the clock.
 type ownedIntent struct {
 	owner    uint8
 	end      End
@@ -155,7 +158,8 @@ func (w shared) ownerSteps(i int, decide decides, next func(string, func(*shared
 func (w shared) agentSteps(next func(string, func(*shared))) {
 	switch {
 	case w.thawing.owner != 0 && w.responded:
-		next("the agent writes the record after the thaw", func(w *shared) { w.record, w.thawing, w.responded = w.thawing, ownedRecord{}, false })
+		next("the agent writes the record after the thaw",
+			func(w *shared) { w.record, w.thawing, w.responded = w.thawing, ownedRecord{}, false })
 		return
 	case w.thawing.owner != 0 && w.pending:
 		return
@@ -176,7 +180,8 @@ func (w shared) agentSteps(next func(string, func(*shared))) {
 	case w.frozen:
 		guest = GuestFrozen
 	}
-	action, record := DecideAgent(AgentView{Now: at(w.clock), Intent: w.agentIntent.value(), Record: w.record.value(), Guest: guest})
+	action, record := DecideAgent(
+		AgentView{Now: at(w.clock), Intent: w.agentIntent.value(), Record: w.record.value(), Guest: guest})
 	switch action {
 	case Write:
 		next(fmt.Sprintf("the agent writes %+v", owned(record)), func(w *shared) { w.record = owned(record) })
@@ -187,7 +192,8 @@ func (w shared) agentSteps(next func(string, func(*shared))) {
 	}
 }
 
-// exploreShared enumerates the states. If no time passes, nothing but the other owner can keep a freeze from being consistent.
+// exploreShared enumerates the states. If no time passes, nothing but the other owner can keep a freeze from being
+// consistent.
 func exploreShared(decide decides, timePasses bool) *model.Explored[shared] {
 	return model.Explore(
 		func(w shared, add model.Add[shared]) { w.steps(decide, timePasses, add) },

@@ -67,7 +67,8 @@ type world struct {
 	pending bool
 	// refused is what only the running process of the agent knows.
 	refused bool
-	// thawing is the record that the running process writes once the guest has responded to its thaw; and responded that it has.
+	// thawing is the record that the running process writes once the guest has responded to its thaw; and responded that
+	// it has.
 	thawing   record
 	responded bool
 	// agentLate and controllerLate report whether the deadline has passed by either clock.
@@ -159,7 +160,8 @@ func (r rules) steps(w world) []step {
 		})
 	}
 	for old := noIntent; old < w.intent; old++ {
-		add("another virt-controller leads and reads an old intent", true, func(w *world) { w.controllerIntent, w.controllerCopy = old, record{} })
+		add("another virt-controller leads and reads an old intent", true,
+			func(w *world) { w.controllerIntent, w.controllerCopy = old, record{} })
 	}
 	add("the snapshot is deleted", true, func(w *world) { w.abandoned = true })
 	if w.resets == 0 {
@@ -199,7 +201,8 @@ func (w world) agentView() AgentView {
 	return AgentView{Now: clock(w.agentLate), Intent: w.agentIntent.value(), Record: w.record.value(), Guest: w.guest()}
 }
 
-// thawSteps are those of a thaw: the guest processes it after a pending freeze, and the agent writes the record if it was frozen.
+// thawSteps are those of a thaw: the guest processes it after a pending freeze, and the agent writes the record if it
+// was frozen.
 func (r rules) thawSteps(w world) []step {
 	after := w
 	if w.responded {
@@ -225,13 +228,15 @@ func (r rules) controllerSteps(w world) []step {
 		return nil
 	}
 	view := ControllerView{
-		Now: clock(w.controllerLate), ID: id, Limit: limit, Intent: w.controllerIntent.value(), Record: w.controllerCopy.value(),
+		Now: clock(w.controllerLate), ID: id, Limit: limit, Intent: w.controllerIntent.value(),
+		Record:    w.controllerCopy.value(),
 		Snapshots: []Snapshots{NoSnapshot, SomeSnapshots, AllSnapshots}[w.taken], Abandoned: w.abandoned,
 	}
 	return append(r.controllerStep(w, view), r.refusedStep(w, view)...)
 }
 
-// refusedStep is what virt-controller does if the API server refuses the next snapshot: it takes none, and begins no freeze.
+// refusedStep is what virt-controller does if the API server refuses the next snapshot: it takes none, and begins no
+// freeze.
 func (r rules) refusedStep(w world, view ControllerView) []step {
 	view.Refused = true
 	if action, next := r.controller(view); action != WriteIntent || next.End == Open {

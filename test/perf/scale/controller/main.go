@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command controller runs virt-controller as cmd/virt-controller does, and serves Go's profiles of the process on the address of the
-// environment variable VIREO_PPROF. The scale benchmark measures this process.
+// Command controller runs virt-controller as cmd/virt-controller does, and serves Go's profiles of the process on the
+// address of the environment variable VIREO_PPROF. The scale benchmark measures this process.
 package main
 
 import (

@@ -15,7 +15,9 @@ import (
 )
 
 // ControllerPublishVolume allows a node to use a volume. Its device is attached for the first node.
-func (c *Controller) ControllerPublishVolume(ctx context.Context, r *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
+func (c *Controller) ControllerPublishVolume(
+	ctx context.Context, r *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
 	id, node := r.GetVolumeId(), r.GetNodeId()
 	if id == "" {
 		return nil, missing("volume_id")
@@ -64,23 +66,27 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, r *csi.Control
 	return &csi.ControllerPublishVolumeResponse{}, c.attach(id, true)
 }
 
-// mayAttach returns an error if a node may not use a volume with an access mode because of the nodes that already use it.
+// mayAttach returns an error if a node may not use a volume with an access mode because of the nodes that already use
+// it.
 func mayAttach(nodes map[string]string, node string, mode csi.VolumeCapability_AccessMode_Mode) error {
 	for other, otherMode := range nodes {
 		switch {
 		case other == node && otherMode != mode.String():
 			return status.Errorf(codes.AlreadyExists, "the volume is attached to the node as %s", otherMode)
 		case other == node:
-		case oneNode(mode) || oneNode(csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[otherMode])):
+		case oneNode(mode) || oneNode(
+			csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[otherMode])):
 			return status.Errorf(codes.FailedPrecondition, "the volume is attached to node %s as %s", other, otherMode)
 		}
 	}
 	return nil
 }
 
-// ControllerUnpublishVolume revokes the use of a volume by a node, or by all nodes if the name is empty. The device is detached after the
-// last node.
-func (c *Controller) ControllerUnpublishVolume(ctx context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
+// ControllerUnpublishVolume revokes the use of a volume by a node, or by all nodes if the name is empty. The device is
+// detached after the last node.
+func (c *Controller) ControllerUnpublishVolume(
+	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
 	id := r.GetVolumeId()
 	if id == "" {
 		return nil, missing("volume_id")

@@ -26,7 +26,8 @@ type (
 	group    = pool.Item[pool.Group]
 )
 
-// Controller is the service that creates, clones, attaches and expands volumes. It is the only one that changes the pool.
+// Controller is the service that creates, clones, attaches and expands volumes. It is the only one that changes the
+// pool.
 type Controller struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedGroupControllerServer
@@ -35,7 +36,8 @@ type Controller struct {
 	keys keys
 }
 
-// NewController returns the controller of a pool. A pool can have only one. It completes operations during which an earlier one was killed.
+// NewController returns the controller of a pool. A pool can have only one. It completes operations during which an
+// earlier one was killed.
 func NewController(p *pool.Pool) (*Controller, error) {
 	if err := p.Own(); err != nil {
 		return nil, err
@@ -73,7 +75,9 @@ func (c *Controller) attach(id string, attached bool) error {
 }
 
 // ControllerGetCapabilities returns what the controller can do.
-func (c *Controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+func (c *Controller) ControllerGetCapabilities(
+	context.Context, *csi.ControllerGetCapabilitiesRequest,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
 	response := &csi.ControllerGetCapabilitiesResponse{}
 	for _, kind := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
@@ -136,7 +140,8 @@ func (c *Controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 
 // existing returns the volume of a repeated request.
 func (c *Controller) existing(v volume, wanted pool.Volume, r *csi.CapacityRange) (*csi.CreateVolumeResponse, error) {
-	same := v.Record.Block == wanted.Block && v.Record.SourceVolume == wanted.SourceVolume && v.Record.SourceSnapshot == wanted.SourceSnapshot
+	same := v.Record.Block == wanted.Block && v.Record.SourceVolume == wanted.SourceVolume &&
+		v.Record.SourceSnapshot == wanted.SourceSnapshot
 	fits := v.Size >= r.GetRequiredBytes() && (r.GetLimitBytes() == 0 || v.Size <= r.GetLimitBytes())
 	if !same || !fits {
 		return nil, status.Errorf(codes.AlreadyExists, "there is another volume %q, of %d bytes", wanted.Name, v.Size)
@@ -223,7 +228,8 @@ func clone(disk, source *os.File) error {
 		return err
 	}
 	if device != "" {
-		return status.Error(codes.FailedPrecondition, "the volume is in use, and the pool's filesystem cannot clone files (XFS and Btrfs can): a copy would mix contents of different times")
+		return status.Error(codes.FailedPrecondition,
+			"the volume is in use, and the pool's filesystem cannot clone files (XFS and Btrfs can): a copy would mix contents of different times")
 	}
 	return pool.Copy(disk, source)
 }
@@ -247,7 +253,8 @@ func (c *Controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 		return nil, err
 	}
 	if len(v.Record.Nodes) > 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to nodes %v", id, slices.Sorted(maps.Keys(v.Record.Nodes)))
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to nodes %v", id,
+			slices.Sorted(maps.Keys(v.Record.Nodes)))
 	}
 	if err := c.attach(id, false); err != nil {
 		return nil, err
@@ -256,7 +263,9 @@ func (c *Controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 }
 
 // ValidateVolumeCapabilities confirms that a volume can be used as requested.
-func (c *Controller) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+func (c *Controller) ValidateVolumeCapabilities(
+	_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
+) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, missing("volume_id")
 	}
@@ -322,7 +331,8 @@ func (c *Controller) GetCapacity(_ context.Context, r *csi.GetCapacityRequest) (
 		return nil, err
 	}
 	return &csi.GetCapacityResponse{
-		AvailableCapacity: free, MaximumVolumeSize: wrapperspb.Int64(total / grain * grain), MinimumVolumeSize: wrapperspb.Int64(least),
+		AvailableCapacity: free, MaximumVolumeSize: wrapperspb.Int64(total / grain * grain),
+		MinimumVolumeSize: wrapperspb.Int64(least),
 	}, nil
 }
 
@@ -343,7 +353,9 @@ func smallest(r *csi.GetCapacityRequest) int64 {
 }
 
 // ControllerExpandVolume expands a volume, and its device if it has one. The node expands the filesystem.
-func (c *Controller) ControllerExpandVolume(ctx context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+func (c *Controller) ControllerExpandVolume(
+	ctx context.Context, r *csi.ControllerExpandVolumeRequest,
+) (*csi.ControllerExpandVolumeResponse, error) {
 	id := r.GetVolumeId()
 	if id == "" {
 		return nil, missing("volume_id")
@@ -372,7 +384,8 @@ func (c *Controller) ControllerExpandVolume(ctx context.Context, r *csi.Controll
 	if err != nil {
 		return nil, err
 	}
-	// The device is resized even if the disk already has the size, because an earlier call may have been killed in between.
+	// The device is resized even if the disk already has the size, because an earlier call may have been killed in
+	// between.
 	if err := errors.Join(disk.Truncate(size), disk.Sync(), loop.Resize(disk), disk.Close()); err != nil {
 		return nil, err
 	}

@@ -27,8 +27,8 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/csi/internal/loop"
 )
 
-// A writer increments a counter at the start of a device, and then the same one at its end. In every moment the first is as large as the
-// second, or larger by one.
+// A writer increments a counter at the start of a device, and then the same one at its end. In every moment the first
+// is as large as the second, or larger by one.
 func TestSnapshotInUseIsOfOneMoment(t *testing.T) {
 	w := newWorld(t)
 	c := w.create("disk", capability(true, once), gib, nil)
@@ -164,12 +164,15 @@ func TestAttachAgainWhileInUse(t *testing.T) {
 	}
 }
 
-// The controller is killed again and again while it works. What was requested is done in the end, and nothing else is there.
+// The controller is killed again and again while it works. What was requested is done in the end, and nothing else is
+// there.
 func TestKilledController(t *testing.T) {
 	dir := poolDir(t)
 	connection, err := grpc.NewClient("unix:"+dir+".sock", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}))
+		grpc.WithConnectParams(
+			grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1,
+				MaxDelay: 5 * time.Millisecond}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +227,8 @@ func work(ctx context.Context, client csi.ControllerClient, what int) error {
 	ids := map[string]string{}
 	var snapshot string
 	for _, name := range names {
-		request := &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{use}, CapacityRange: &csi.CapacityRange{RequiredBytes: gib}}
+		request := &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{use},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: gib}}
 		if name == "clone" {
 			s, err := client.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: ids["a"]})
 			if err != nil {

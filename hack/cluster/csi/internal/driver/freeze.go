@@ -19,8 +19,9 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// frozen calls a function while nothing can write to the filesystems of volumes. If this process is killed meanwhile, they stay frozen
-// until the next process thaws them. Block volumes are not frozen, because the kernel cannot freeze them.
+// frozen calls a function while nothing can write to the filesystems of volumes. If this process is killed meanwhile,
+// they stay frozen until the next process thaws them. Block volumes are not frozen, because the kernel cannot freeze
+// them.
 func (c *Controller) frozen(ids []string, call func() error) (err error) {
 	if len(ids) == 0 {
 		return call()
@@ -33,8 +34,8 @@ func (c *Controller) frozen(ids []string, call func() error) (err error) {
 	return c.frozen(ids[1:], call)
 }
 
-// freeze stops writes to the filesystem of a volume until the returned function is called. A filesystem that is not mounted cannot be
-// mounted until then.
+// freeze stops writes to the filesystem of a volume until the returned function is called. A filesystem that is not
+// mounted cannot be mounted until then.
 func (c *Controller) freeze(id string) (thaw func() error, err error) {
 	device, err := c.filesystemDevice(id)
 	if err != nil {
@@ -84,7 +85,8 @@ func (c *Controller) thawAfterKill(id string) error {
 	return errors.Join(err, file.Close())
 }
 
-// hold opens the root of the filesystem that is mounted from a device. If none is, it opens the device, which then cannot be mounted.
+// hold opens the root of the filesystem that is mounted from a device. If none is, it opens the device, which then
+// cannot be mounted.
 func hold(device string) (file *os.File, mounted bool, err error) {
 	// A mounted filesystem has its device exclusively.
 	file, err = os.OpenFile(device, os.O_RDONLY|os.O_EXCL, 0)
@@ -98,7 +100,8 @@ func hold(device string) (file *os.File, mounted bool, err error) {
 	return file, true, err
 }
 
-// filesystemDevice returns the device of a volume with a filesystem, or an empty path if the volume has no device or no filesystem.
+// filesystemDevice returns the device of a volume with a filesystem, or an empty path if the volume has no device or no
+// filesystem.
 func (c *Controller) filesystemDevice(id string) (string, error) {
 	v, err := c.pool.Volumes.Get(id)
 	if err != nil {
@@ -115,8 +118,8 @@ func (c *Controller) filesystemDevice(id string) (string, error) {
 	return device, errors.Join(err, disk.Close())
 }
 
-// openFilesystem opens the root of the filesystem that nodes have mounted from a device. Their mounts are in other namespaces, so it makes
-// its own mount, which has no path and ends when the returned file is closed.
+// openFilesystem opens the root of the filesystem that nodes have mounted from a device. Their mounts are in other
+// namespaces, so it makes its own mount, which has no path and ends when the returned file is closed.
 func openFilesystem(device string) (*os.File, error) {
 	settings, err := unix.Fsopen(filesystem, unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -22,7 +22,9 @@ import (
 )
 
 // GroupControllerGetCapabilities returns that there are group snapshots.
-func (c *Controller) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+func (c *Controller) GroupControllerGetCapabilities(
+	context.Context, *csi.GroupControllerGetCapabilitiesRequest,
+) (*csi.GroupControllerGetCapabilitiesResponse, error) {
 	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
 		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
 			Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
@@ -30,10 +32,12 @@ func (c *Controller) GroupControllerGetCapabilities(context.Context, *csi.GroupC
 	}}}, nil
 }
 
-// CreateVolumeGroupSnapshot stores the contents of volumes. Filesystems are frozen, so that their contents are of one moment. Block volumes
-// are cloned one after the other, so their contents are of different moments unless the caller stops the writes, for example by freezing a
-// guest.
-func (c *Controller) CreateVolumeGroupSnapshot(ctx context.Context, r *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+// CreateVolumeGroupSnapshot stores the contents of volumes. Filesystems are frozen, so that their contents are of one
+// moment. Block volumes are cloned one after the other, so their contents are of different moments unless the caller
+// stops the writes, for example by freezing a guest.
+func (c *Controller) CreateVolumeGroupSnapshot(
+	ctx context.Context, r *csi.CreateVolumeGroupSnapshotRequest,
+) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, missing("name")
 	}
@@ -73,7 +77,8 @@ func (c *Controller) group(id, name string, volumes []string) (group, error) {
 	err := c.frozen(volumes, func() error {
 		for _, v := range volumes {
 			member := c.pool.Snapshots.ID(fmt.Sprintf("\x00%s/%s", id, v))
-			if _, err := c.snapshot(member, pool.Snapshot{Name: name, SourceVolume: v, Group: id, Created: record.Created}); err != nil {
+			if _, err := c.snapshot(member,
+				pool.Snapshot{Name: name, SourceVolume: v, Group: id, Created: record.Created}); err != nil {
 				return err
 			}
 			record.Snapshots[v] = member
@@ -112,7 +117,9 @@ func (c *Controller) dropHalfGroups() error {
 }
 
 // DeleteVolumeGroupSnapshot deletes a group and its snapshots.
-func (c *Controller) DeleteVolumeGroupSnapshot(ctx context.Context, r *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+func (c *Controller) DeleteVolumeGroupSnapshot(
+	ctx context.Context, r *csi.DeleteVolumeGroupSnapshotRequest,
+) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	id := r.GetGroupSnapshotId()
 	if id == "" {
 		return nil, missing("group_snapshot_id")
@@ -134,7 +141,9 @@ func (c *Controller) DeleteVolumeGroupSnapshot(ctx context.Context, r *csi.Delet
 }
 
 // GetVolumeGroupSnapshot returns a group and its snapshots.
-func (c *Controller) GetVolumeGroupSnapshot(_ context.Context, r *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
+func (c *Controller) GetVolumeGroupSnapshot(
+	_ context.Context, r *csi.GetVolumeGroupSnapshotRequest,
+) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := r.GetGroupSnapshotId()
 	if id == "" {
 		return nil, missing("group_snapshot_id")
@@ -159,7 +168,8 @@ func members(g group, ids []string) error {
 }
 
 func (c *Controller) describeGroup(g group) (*csi.VolumeGroupSnapshot, error) {
-	described := &csi.VolumeGroupSnapshot{GroupSnapshotId: g.ID, CreationTime: timestamppb.New(g.Record.Created), ReadyToUse: true}
+	described := &csi.VolumeGroupSnapshot{GroupSnapshotId: g.ID, CreationTime: timestamppb.New(g.Record.Created),
+		ReadyToUse: true}
 	for _, id := range slices.Sorted(maps.Values(g.Record.Snapshots)) {
 		s, err := c.pool.Snapshots.Get(id)
 		if err != nil {

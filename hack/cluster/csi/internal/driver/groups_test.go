@@ -55,10 +55,12 @@ func TestGroup(t *testing.T) {
 	var ids []string
 	for _, s := range g.GetSnapshots() {
 		ids = append(ids, s.GetSnapshotId())
-		restored := w.create("from "+s.GetSnapshotId(), a.use, gib, &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.GetSnapshotId()},
-		}})
-		if got := head(t, filepath.Join(w.dir, "volumes", restored.id, "disk"), len(s.GetSourceVolumeId())); got != s.GetSourceVolumeId() {
+		restored := w.create("from "+s.GetSnapshotId(), a.use, gib,
+			&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.GetSnapshotId()},
+			}})
+		if got := head(t, filepath.Join(w.dir, "volumes", restored.id, "disk"),
+			len(s.GetSourceVolumeId())); got != s.GetSourceVolumeId() {
 			t.Errorf("the snapshot of %s has %q", s.GetSourceVolumeId(), got)
 		}
 		_, err := w.controller.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: s.GetSnapshotId()})
@@ -84,8 +86,8 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// A writer increments a counter in one volume, and then the same one in another. In every moment the first is as large as the second, or
-// larger by one.
+// A writer increments a counter in one volume, and then the same one in another. In every moment the first is as large
+// as the second, or larger by one.
 func TestGroupInUseIsOfOneMoment(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.create("a", capability(false, once), 64*mib, nil), w.create("b", capability(false, many), 64*mib, nil)
@@ -125,9 +127,10 @@ func (w *world) restoredCounter(g *csi.VolumeGroupSnapshot, of claim) uint64 {
 		if s.GetSourceVolumeId() != of.id {
 			continue
 		}
-		restored := w.create("from "+s.GetSnapshotId(), of.use, 64*mib, &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.GetSnapshotId()},
-		}})
+		restored := w.create("from "+s.GetSnapshotId(), of.use, 64*mib,
+			&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.GetSnapshotId()},
+			}})
 		file, err := os.Open(filepath.Join(restored.mount(0), "counter"))
 		if err != nil {
 			w.Fatal(err)
@@ -141,7 +144,8 @@ func (w *world) restoredCounter(g *csi.VolumeGroupSnapshot, of claim) uint64 {
 	return 0
 }
 
-// thaw thaws a mounted filesystem, and reports whether it was frozen. A test that wrote to one that stays frozen would never end.
+// thaw thaws a mounted filesystem, and reports whether it was frozen. A test that wrote to one that stays frozen would
+// never end.
 func thaw(t *testing.T, path string) bool {
 	t.Helper()
 	root, err := os.Open(path)
@@ -211,7 +215,8 @@ func TestThawAfterKill(t *testing.T) {
 func TestHalfGroupIsRemoved(t *testing.T) {
 	w := newWorld(t)
 	id := w.pool.Snapshots.ID("member")
-	if _, err := w.pool.Snapshots.Create(id, pool.Snapshot{Group: w.pool.Groups.ID("group")}, func(*os.File) error { return nil }); err != nil {
+	if _, err := w.pool.Snapshots.Create(id, pool.Snapshot{Group: w.pool.Groups.ID("group")},
+		func(*os.File) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	w.restart()

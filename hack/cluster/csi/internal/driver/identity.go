@@ -20,8 +20,11 @@ func (Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.
 	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: Version}, nil
 }
 
-// GetPluginCapabilities returns that there is a controller, also of groups, and that volumes can grow while they are in use.
-func (Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+// GetPluginCapabilities returns that there is a controller, also of groups, and that volumes can grow while they are in
+// use.
+func (Identity) GetPluginCapabilities(
+	context.Context, *csi.GetPluginCapabilitiesRequest,
+) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
 			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,

@@ -207,7 +207,8 @@ func (w *world) create(name string, use *csi.VolumeCapability, size int64, sourc
 
 func (w *world) snapshot(name string, of claim) *csi.VolumeContentSource {
 	w.Helper()
-	response, err := w.controller.CreateSnapshot(w.Context(), &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: of.id})
+	response, err := w.controller.CreateSnapshot(w.Context(),
+		&csi.CreateSnapshotRequest{Name: name, SourceVolumeId: of.id})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -265,7 +266,8 @@ func (c claim) publish(node int, target string) error {
 
 func (c claim) unpublish(node int, target string) {
 	c.world.Helper()
-	if _, err := c.world.nodes[node].NodeUnpublishVolume(context.Background(), &csi.NodeUnpublishVolumeRequest{VolumeId: c.id, TargetPath: target}); err != nil {
+	if _, err := c.world.nodes[node].NodeUnpublishVolume(context.Background(),
+		&csi.NodeUnpublishVolumeRequest{VolumeId: c.id, TargetPath: target}); err != nil {
 		c.world.Error(err)
 	}
 }
@@ -275,8 +277,10 @@ func (c claim) unmount(node int) {
 	c.world.Helper()
 	ctx, staging := context.Background(), c.staging(node)
 	c.unpublish(node, staging+"-pod")
-	_, err1 := c.world.nodes[node].NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: c.id, StagingTargetPath: staging})
-	_, err2 := c.world.controller.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: c.id, NodeId: c.world.nodes[node].name})
+	_, err1 := c.world.nodes[node].NodeUnstageVolume(ctx,
+		&csi.NodeUnstageVolumeRequest{VolumeId: c.id, StagingTargetPath: staging})
+	_, err2 := c.world.controller.ControllerUnpublishVolume(ctx,
+		&csi.ControllerUnpublishVolumeRequest{VolumeId: c.id, NodeId: c.world.nodes[node].name})
 	if err := errors.Join(err1, err2); err != nil {
 		c.world.Error(err)
 	}

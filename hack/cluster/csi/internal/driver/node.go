@@ -26,7 +26,8 @@ import (
 
 // Node is the service that mounts volumes on a node, in whose mount namespace it runs. It changes nothing in the pool.
 //
-// A filesystem is mounted once per node, and writable even if Pods may only read: all nodes share one kernel, and so the same filesystem.
+// A filesystem is mounted once per node, and writable even if Pods may only read: all nodes share one kernel, and so
+// the same filesystem.
 type Node struct {
 	csi.UnimplementedNodeServer
 
@@ -50,7 +51,9 @@ func (n *Node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 }
 
 // NodeGetCapabilities returns what a node can do.
-func (n *Node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (n *Node) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
 	response := &csi.NodeGetCapabilitiesResponse{}
 	for _, kind := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
@@ -65,8 +68,11 @@ func (n *Node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	return response, nil
 }
 
-// NodeStageVolume mounts the filesystem of a volume, and expands it to the volume's size. It does nothing for a block volume.
-func (n *Node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+// NodeStageVolume mounts the filesystem of a volume, and expands it to the volume's size. It does nothing for a block
+// volume.
+func (n *Node) NodeStageVolume(
+	ctx context.Context, r *csi.NodeStageVolumeRequest,
+) (*csi.NodeStageVolumeResponse, error) {
 	staging := r.GetStagingTargetPath()
 	if staging == "" {
 		return nil, missing("staging_target_path")
@@ -96,7 +102,9 @@ func (n *Node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReques
 }
 
 // begin validates what is common to staging and publishing, and locks the volume.
-func (n *Node) begin(ctx context.Context, id string, c *csi.VolumeCapability) (wanted use, device string, release func(), err error) {
+func (n *Node) begin(
+	ctx context.Context, id string, c *csi.VolumeCapability,
+) (wanted use, device string, release func(), err error) {
 	if id == "" {
 		return use{}, "", nil, missing("volume_id")
 	}
@@ -135,7 +143,8 @@ func (n *Node) device(id string) (volume, string, error) {
 	return v, device, errors.Join(err, disk.Close())
 }
 
-// isMounted reports whether the filesystem or the node of a device is mounted on a path. It returns an error if something else is.
+// isMounted reports whether the filesystem or the node of a device is mounted on a path. It returns an error if
+// something else is.
 func (n *Node) isMounted(device, path string) (bool, error) {
 	mounted, err := n.mounter.IsMountPoint(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -171,7 +180,9 @@ func grow(device, path string) error {
 }
 
 // NodeUnstageVolume unmounts the filesystem of a volume.
-func (n *Node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (n *Node) NodeUnstageVolume(
+	ctx context.Context, r *csi.NodeUnstageVolumeRequest,
+) (*csi.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, missing("volume_id")
 	}
@@ -195,7 +206,9 @@ func (n *Node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 }
 
 // NodePublishVolume makes a volume available to a Pod: its filesystem, or its device.
-func (n *Node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (n *Node) NodePublishVolume(
+	ctx context.Context, r *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
 	staging, target := r.GetStagingTargetPath(), r.GetTargetPath()
 	if target == "" {
 		return nil, missing("target_path")
@@ -256,20 +269,27 @@ func onlyStaged(device, staging string) error {
 	}
 	// A bind-mounted device node appears as a file of the filesystem of /dev.
 	isVolume := func(m *mountinfo.Info) bool {
-		return unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == stat.Rdev || m.Root == "/"+filepath.Base(device) && strings.HasSuffix(m.FSType, "tmpfs")
+		return unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == stat.Rdev ||
+			m.Root == "/"+filepath.Base(device) && strings.HasSuffix(m.FSType, "tmpfs")
 	}
-	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !isVolume(m) || m.Mountpoint == staging, false })
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !isVolume(m) ||
+			m.Mountpoint == staging, false
+	})
 	if err != nil {
 		return fmt.Errorf("list the mounts: %w", err)
 	}
 	if len(mounts) > 0 {
-		return status.Errorf(codes.FailedPrecondition, "the volume is in use at %s, and may be at one path only", mounts[0].Mountpoint)
+		return status.Errorf(codes.FailedPrecondition, "the volume is in use at %s, and may be at one path only",
+			mounts[0].Mountpoint)
 	}
 	return nil
 }
 
 // NodeUnpublishVolume removes a volume from a Pod.
-func (n *Node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (n *Node) NodeUnpublishVolume(
+	ctx context.Context, r *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, missing("volume_id")
 	}
@@ -285,7 +305,9 @@ func (n *Node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 }
 
 // NodeExpandVolume grows the filesystem of a volume to the size of its device, which the controller has expanded.
-func (n *Node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+func (n *Node) NodeExpandVolume(
+	ctx context.Context, r *csi.NodeExpandVolumeRequest,
+) (*csi.NodeExpandVolumeResponse, error) {
 	v, device, release, err := n.at(ctx, r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err
@@ -307,7 +329,9 @@ func (n *Node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 }
 
 // NodeGetVolumeStats returns how much of a volume is used.
-func (n *Node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+func (n *Node) NodeGetVolumeStats(
+	ctx context.Context, r *csi.NodeGetVolumeStatsRequest,
+) (*csi.NodeGetVolumeStatsResponse, error) {
 	v, _, release, err := n.at(ctx, r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err

@@ -10,7 +10,8 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Registration is the service from which a kubelet learns the address of the node's service. Kubelets watch a directory for its socket.
+// Registration is the service from which a kubelet learns the address of the node's service. Kubelets watch a directory
+// for its socket.
 type Registration struct {
 	registration.UnimplementedRegistrationServer
 
@@ -27,7 +28,9 @@ func (r *Registration) GetInfo(context.Context, *registration.InfoRequest) (*reg
 }
 
 // NotifyRegistrationStatus logs whether the kubelet accepts the driver. The kubelet itself retries.
-func (r *Registration) NotifyRegistrationStatus(ctx context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r *Registration) NotifyRegistrationStatus(
+	ctx context.Context, s *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
 	if s.GetPluginRegistered() {
 		r.Log.InfoContext(ctx, "registered with the kubelet")
 	} else {

@@ -37,7 +37,8 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 		return use{}, missing("volume_capability")
 	}
 	u := use{mode: c.GetAccessMode().GetMode()}
-	if _, known := csi.VolumeCapability_AccessMode_Mode_name[int32(u.mode)]; !known || u.mode == csi.VolumeCapability_AccessMode_UNKNOWN {
+	if _, known := csi.VolumeCapability_AccessMode_Mode_name[int32(u.mode)]; !known ||
+		u.mode == csi.VolumeCapability_AccessMode_UNKNOWN {
 		return use{}, missing("access_mode")
 	}
 	switch {
@@ -45,7 +46,8 @@ func parseUse(c *csi.VolumeCapability) (use, error) {
 		u.block = true
 	case c.GetMount() != nil:
 		if kind := c.GetMount().GetFsType(); kind != "" && kind != filesystem {
-			return use{}, status.Errorf(codes.InvalidArgument, "there is no filesystem %q: leave it out, or use %s", kind, filesystem)
+			return use{}, status.Errorf(codes.InvalidArgument, "there is no filesystem %q: leave it out, or use %s", kind,
+				filesystem)
 		}
 		u.flags = c.GetMount().GetMountFlags()
 	default:
@@ -85,7 +87,8 @@ func oneNode(mode csi.VolumeCapability_AccessMode_Mode) bool {
 
 // readOnly reports whether an access mode forbids writes.
 func readOnly(mode csi.VolumeCapability_AccessMode_Mode) bool {
-	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY || mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
+		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 }
 
 // sizeFor returns the size of a volume that has at least least bytes, the size of its source or its current size.
@@ -120,7 +123,8 @@ func sizeFor(r *csi.CapacityRange, block bool, least int64) (int64, error) {
 	return size, nil
 }
 
-// checkParameters rejects parameters of a class, because the driver has none. It accepts those that sidecars add, which have a prefix.
+// checkParameters rejects parameters of a class, because the driver has none. It accepts those that sidecars add, which
+// have a prefix.
 func checkParameters(parameters map[string]string) error {
 	for name := range parameters {
 		if !strings.HasPrefix(name, "csi.storage.k8s.io/") {
@@ -130,8 +134,8 @@ func checkParameters(parameters map[string]string) error {
 	return nil
 }
 
-// page returns the items that follow a token, at most as many as requested, and the token of the next page. A token is the ID of the last
-// item of the page before, which may be deleted meanwhile. The items are sorted by their IDs.
+// page returns the items that follow a token, at most as many as requested, and the token of the next page. A token is
+// the ID of the last item of the page before, which may be deleted meanwhile. The items are sorted by their IDs.
 func page[T any](items []T, id func(T) string, token string, limit int32) ([]T, string, error) {
 	if limit < 0 {
 		return nil, "", status.Errorf(codes.InvalidArgument, "max_entries is %d", limit)

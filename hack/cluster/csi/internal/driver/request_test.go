@@ -37,7 +37,8 @@ func TestSizeFor(t *testing.T) {
 		"negative limit":        {limit: -1, code: codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := sizeFor(&csi.CapacityRange{RequiredBytes: test.required, LimitBytes: test.limit}, !test.filesystem, test.least)
+			got, err := sizeFor(&csi.CapacityRange{RequiredBytes: test.required, LimitBytes: test.limit}, !test.filesystem,
+				test.least)
 			expectCode(t, err, test.code)
 			if got != test.want {
 				t.Errorf("got %d, want %d", got, test.want)

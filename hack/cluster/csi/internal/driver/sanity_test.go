@@ -17,7 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestSanity runs the suite of the CSI project, for volumes with a filesystem and for block volumes, against a controller and a node.
+// TestSanity runs the suite of the CSI project, for volumes with a filesystem and for block volumes, against a
+// controller and a node.
 func TestSanity(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Dir(w.dir)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package driver is the CSI driver of the local cluster. A volume is one file of a pool: a Pod gets its loop device, or the XFS on it. One
-// process is the controller, and each node has a process that mounts. All run on one machine, and share its devices and the pool.
+// Package driver is the CSI driver of the local cluster. A volume is one file of a pool: a Pod gets its loop device, or
+// the XFS on it. One process is the controller, and each node has a process that mounts. All run on one machine, and
+// share its devices and the pool.
 package driver
 
 import (
@@ -28,8 +29,8 @@ const (
 	Version = "1.0.0"
 )
 
-// Serve serves the services that register adds on a socket, until the context ends. It then cancels running calls and waits for them, so
-// that nothing stays frozen.
+// Serve serves the services that register adds on a socket, until the context ends. It then cancels running calls and
+// waits for them, so that nothing stays frozen.
 func Serve(ctx context.Context, socket string, log *slog.Logger, register func(grpc.ServiceRegistrar)) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		return fmt.Errorf("make the socket's directory: %w", err)
@@ -65,8 +66,8 @@ func intercept(log *slog.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
-// coded adds a code to an error that has none. Callers convert "not found" errors themselves with found, because they know what was
-// searched.
+// coded adds a code to an error that has none. Callers convert "not found" errors themselves with found, because they
+// know what was searched.
 func coded(err error) error {
 	if _, hasCode := status.FromError(err); hasCode {
 		return err

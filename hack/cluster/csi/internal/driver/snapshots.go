@@ -20,7 +20,9 @@ import (
 )
 
 // CreateSnapshot stores the current content of a volume.
-func (c *Controller) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+func (c *Controller) CreateSnapshot(
+	ctx context.Context, r *csi.CreateSnapshotRequest,
+) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, missing("name")
 	}
@@ -41,7 +43,8 @@ func (c *Controller) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRe
 	case err == nil && s.Record.SourceVolume != r.GetSourceVolumeId():
 		return nil, status.Errorf(codes.AlreadyExists, "snapshot %q is of volume %s", r.GetName(), s.Record.SourceVolume)
 	case errors.Is(err, fs.ErrNotExist):
-		s, err = c.snapshot(id, pool.Snapshot{Name: r.GetName(), SourceVolume: r.GetSourceVolumeId(), Created: time.Now().UTC()})
+		s, err = c.snapshot(id,
+			pool.Snapshot{Name: r.GetName(), SourceVolume: r.GetSourceVolumeId(), Created: time.Now().UTC()})
 	}
 	if err != nil {
 		return nil, err
@@ -59,7 +62,9 @@ func (c *Controller) snapshot(id string, wanted pool.Snapshot) (snapshot, error)
 }
 
 // DeleteSnapshot deletes a snapshot. Volumes that are clones of it have their own disks.
-func (c *Controller) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+func (c *Controller) DeleteSnapshot(
+	ctx context.Context, r *csi.DeleteSnapshotRequest,
+) (*csi.DeleteSnapshotResponse, error) {
 	if r.GetSnapshotId() == "" {
 		return nil, missing("snapshot_id")
 	}
@@ -87,7 +92,8 @@ func (c *Controller) ListSnapshots(_ context.Context, r *csi.ListSnapshotsReques
 		return r.GetSnapshotId() != "" && s.ID != r.GetSnapshotId() ||
 			r.GetSourceVolumeId() != "" && s.Record.SourceVolume != r.GetSourceVolumeId()
 	})
-	snapshots, next, err := page(snapshots, func(s snapshot) string { return s.ID }, r.GetStartingToken(), r.GetMaxEntries())
+	snapshots, next, err := page(snapshots, func(s snapshot) string { return s.ID }, r.GetStartingToken(),
+		r.GetMaxEntries())
 	if err != nil {
 		return nil, err
 	}

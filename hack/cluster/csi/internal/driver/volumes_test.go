@@ -94,7 +94,8 @@ func TestReadOnlyPod(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(target, "file"), nil, 0o600); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := os.WriteFile(filepath.Join(target, "file"), nil, 0o600); err == nil ||
+		!strings.Contains(err.Error(), "read-only") {
 		t.Errorf("a Pod that may only read got %v", err)
 	}
 	run(t, "umount", target)
@@ -146,9 +147,10 @@ func TestLargerCloneBesideItsSource(t *testing.T) {
 	}
 	run(t, "sync", "-f", file)
 	snapshot := w.snapshot("snapshot", source)
-	direct := w.create("direct", capability(false, once), 0, &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source.id},
-	}})
+	direct := w.create("direct", capability(false, once), 0,
+		&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source.id},
+		}})
 	if err := os.WriteFile(file, []byte("after"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +193,8 @@ func TestNamesAreNoPaths(t *testing.T) {
 		}
 		_, err := w.controller.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "x", SourceVolumeId: id})
 		expectCode(t, err, codes.NotFound)
-		_, err = w.controller.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{VolumeId: c.id, NodeId: id, VolumeCapability: c.use})
+		_, err = w.controller.ControllerPublishVolume(t.Context(),
+			&csi.ControllerPublishVolumeRequest{VolumeId: c.id, NodeId: id, VolumeCapability: c.use})
 		expectCode(t, err, codes.NotFound)
 	}
 	if _, err := w.pool.Volumes.Get(c.id); err != nil {

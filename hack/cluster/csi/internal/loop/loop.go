@@ -85,7 +85,8 @@ func keep(device *os.File) error {
 	return nil
 }
 
-// Resize changes the size of a file's device, if there is one, to that of the file. Its users observe the change at once.
+// Resize changes the size of a file's device, if there is one, to that of the file. Its users observe the change at
+// once.
 func Resize(file *os.File) error {
 	device, err := find(file)
 	if err != nil || device == nil {

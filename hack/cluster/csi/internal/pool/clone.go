@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clone makes an empty file share the blocks of another one. The content is that of one moment, even if the other file is being written. If
-// the filesystem does not support it, the error is errors.ErrUnsupported.
+// Clone makes an empty file share the blocks of another one. The content is that of one moment, even if the other file
+// is being written. If the filesystem does not support it, the error is errors.ErrUnsupported.
 func Clone(target, source *os.File) error {
 	if err := unix.IoctlFileClone(int(target.Fd()), int(source.Fd())); err != nil {
 		return fmt.Errorf("clone %s: %w", source.Name(), err)

@@ -37,8 +37,8 @@ type Item[T any] struct {
 	Record T
 }
 
-// ID returns the ID of the item that was requested with a name. It depends only on the name, so that a repeated request finds the item of
-// the first one, and a name may be any text.
+// ID returns the ID of the item that was requested with a name. It depends only on the name, so that a repeated request
+// finds the item of the first one, and a name may be any text.
 func (c Collection[T]) ID(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return c.prefix + hex.EncodeToString(sum[:idBytes])

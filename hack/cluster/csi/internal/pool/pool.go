@@ -9,7 +9,8 @@
 //	nodes/<name>                       a node that runs the driver
 //	half-made/                         items that are being created or deleted
 //
-// A process can be killed at any time. A volume or snapshot appears and disappears by one rename, and a record is replaced by one.
+// A process can be killed at any time. A volume or snapshot appears and disappears by one rename, and a record is
+// replaced by one.
 package pool
 
 import (
@@ -101,8 +102,8 @@ func (p *Pool) Close() error {
 	return p.root.Close()
 }
 
-// Own makes this process the only one that changes volumes and snapshots, until it ends, and removes what an earlier one has left
-// half-made.
+// Own makes this process the only one that changes volumes and snapshots, until it ends, and removes what an earlier
+// one has left half-made.
 func (p *Pool) Own() error {
 	file, err := p.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -97,7 +97,8 @@ func TestOnlyIDsAreFound(t *testing.T) {
 	if _, err := p.Volumes.Create(id, Volume{}, sized(1)); err != nil {
 		t.Fatal(err)
 	}
-	for _, other := range []string{"", ".", "..", "/", "vol-", id + "/", "./" + id, "../volumes/" + id, p.Snapshots.ID("a"), "snap" + id[3:]} {
+	for _, other := range []string{"", ".", "..", "/", "vol-", id + "/", "./" + id, "../volumes/" + id,
+		p.Snapshots.ID("a"), "snap" + id[3:]} {
 		_, err1 := p.Volumes.Get(other)
 		_, err2 := p.Volumes.Open(other)
 		for _, err := range []error{err1, err2, p.Volumes.Update(other, Volume{})} {
@@ -119,7 +120,8 @@ func TestNodes(t *testing.T) {
 	if err := p.AddNode("node1"); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"node1": true, "node2": false, "": false, ".": false, "..": false, "../nodes/node1": false, "./node1": false} {
+	for name, want := range map[string]bool{"node1": true, "node2": false, "": false, ".": false, "..": false,
+		"../nodes/node1": false, "./node1": false} {
 		if got, err := p.HasNode(name); err != nil || got != want {
 			t.Errorf("%q: %v, %v", name, got, err)
 		}

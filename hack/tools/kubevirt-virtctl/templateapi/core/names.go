@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package core replaces KubeVirt's API of VM templates, which cannot be downloaded everywhere. It has what the commands' imports need.
+// Package core replaces KubeVirt's API of VM templates, which cannot be downloaded everywhere. It has what the
+// commands' imports need.
 package core
 
 // Names of the kind.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package commoninstancetypes keeps the common instance types and preferences of internal/decide/instancetype/common in the cluster, and
-// removes them when they are no longer wanted. It never changes an object of another client.
+// Package commoninstancetypes keeps the common instance types and preferences of internal/decide/instancetype/common in
+// the cluster, and removes them when they are no longer wanted. It never changes an object of another client.
 package commoninstancetypes
 
 import (
@@ -26,8 +26,8 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
 )
 
-// maxWrites is how many objects one call changes, so that the KubeVirt object's status is not outdated for long. The events of
-// these objects trigger the call for the next ones.
+// maxWrites is how many objects one call changes, so that the KubeVirt object's status is not outdated for long. The
+// events of these objects trigger the call for the next ones.
 const maxWrites = 50
 
 // Watch triggers reconciliations when a common object, or one that has its name, changes.
@@ -56,8 +56,8 @@ type run struct {
 	live map[string]*metav1.PartialObjectMetadata
 }
 
-// Apply creates and changes the common objects that differ from what they should be, and deletes those of earlier releases. It
-// returns the objects with the names of common ones that belong to other clients, as kind and name.
+// Apply creates and changes the common objects that differ from what they should be, and deletes those of earlier
+// releases. It returns the objects with the names of common ones that belong to other clients, as kind and name.
 func (i Installer) Apply(ctx context.Context) (foreign []string, err error) {
 	objects, err := wanted()
 	if err != nil {
@@ -116,8 +116,11 @@ func (i Installer) cached(ctx context.Context) (map[string]client.Object, error)
 	return found, nil
 }
 
-// applyOne applies an object if the cached one differs or does not exist. It reports whether the object belongs to another client.
-func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, cached client.Object) (foreign bool, err error) {
+// applyOne applies an object if the cached one differs or does not exist. It reports whether the object belongs to
+// another client.
+func (r *run) applyOne(
+	ctx context.Context, object *unstructured.Unstructured, cached client.Object,
+) (foreign bool, err error) {
 	version := neverUsed
 	if cached != nil {
 		if !isMarked(cached) {
@@ -141,7 +144,8 @@ func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, c
 	}
 	applied := object.DeepCopy()
 	applied.SetResourceVersion(version)
-	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(manifests.FieldManager), client.ForceOwnership)
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied),
+		client.FieldOwner(manifests.FieldManager), client.ForceOwnership)
 	switch {
 	case apierrors.IsConflict(err):
 		// The cache is behind: the object's event triggers the next call.
@@ -154,8 +158,8 @@ func (r *run) applyOne(ctx context.Context, object *unstructured.Unstructured, c
 	return false, nil
 }
 
-// neverUsed is a resource version that no object has: etcd's first revision is that of the empty store. As a precondition it
-// makes the API server create an object, and refuse to change one that exists.
+// neverUsed is a resource version that no object has: etcd's first revision is that of the empty store. As a
+// precondition it makes the API server create an object, and refuse to change one that exists.
 const neverUsed = "1"
 
 // remove deletes those of some objects that Vireo owns, and returns how many of these the cache contains.
@@ -176,7 +180,8 @@ func (r *run) remove(ctx context.Context, cached map[string]client.Object) (rema
 		if r.writes >= maxWrites {
 			continue
 		}
-		err = r.Client.Delete(ctx, live, client.Preconditions{UID: ptr.To(live.UID), ResourceVersion: ptr.To(live.ResourceVersion)})
+		err = r.Client.Delete(ctx, live,
+			client.Preconditions{UID: ptr.To(live.UID), ResourceVersion: ptr.To(live.ResourceVersion)})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		case err != nil:
@@ -215,8 +220,8 @@ func (r *run) owned(ctx context.Context) (map[string]*metav1.PartialObjectMetada
 	return owned, nil
 }
 
-// note keeps the error of an object that the API server refuses, so that the others follow. It returns any other error, as that of a
-// webhook that cannot be called: each further request would fail, too.
+// note keeps the error of an object that the API server refuses, so that the others follow. It returns any other error,
+// as that of a webhook that cannot be called: each further request would fail, too.
 func (r *run) note(err error) error {
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
 		r.errs = append(r.errs, err)

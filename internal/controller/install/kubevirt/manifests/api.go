@@ -29,14 +29,15 @@ import (
 const APIName = "virt-api"
 
 const (
-	// DefaultReplicas is how many Pods a component has at least unless the KubeVirt object sets another number. KubeVirt's value.
+	// DefaultReplicas is how many Pods a component has at least unless the KubeVirt object sets another number. KubeVirt's
+	// value.
 	DefaultReplicas = 2
 	// nodesPerAPI is the number of nodes for each of virt-api's Pods. KubeVirt's value.
 	nodesPerAPI = 10
 )
 
-// APIServiceKind is the kind that registers virt-api as the server of an API group. It is used unstructured, because its types
-// would add a dependency on kube-aggregator.
+// APIServiceKind is the kind that registers virt-api as the server of an API group. It is used unstructured, because
+// its types would add a dependency on kube-aggregator.
 var APIServiceKind = schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}
 
 // Priorities of the group among groups, and of each version within it. KubeVirt's values.
@@ -81,12 +82,14 @@ func configureAPI(d *appsv1.Deployment, s Settings) {
 	placeInfra(pod, s.Infra)
 }
 
-// apiReplicas returns the number of virt-api's Pods in a cluster with several nodes, with which it grows. KubeVirt's numbers.
+// apiReplicas returns the number of virt-api's Pods in a cluster with several nodes, with which it grows. KubeVirt's
+// numbers.
 func apiReplicas(nodes int) int32 {
 	return max(DefaultReplicas, int32(min(nodes, 10*math.MaxUint8)/nodesPerAPI))
 }
 
-// replicas returns the number of a component's Pods: as many as the KubeVirt object says, one on a single node, otherwise the default.
+// replicas returns the number of a component's Pods: as many as the KubeVirt object says, one on a single node,
+// otherwise the default.
 func (s Settings) replicas(byDefault int32) int32 {
 	switch {
 	case s.Replicas != nil:
@@ -125,7 +128,8 @@ func apiService(version string, s Settings) client.Object {
 
 func apiServiceName(version string) string { return version + "." + v1.SubresourceGroupName }
 
-// APIServiceBundles returns the certificates with which the API server verifies virt-api, as PEM, of each version that is registered.
+// APIServiceBundles returns the certificates with which the API server verifies virt-api, as PEM, of each version that
+// is registered.
 func APIServiceBundles(ctx context.Context, reader client.Reader) ([][]byte, error) {
 	var bundles [][]byte
 	for _, version := range v1.SubresourceVersions {

@@ -76,8 +76,10 @@ func TestAPIServicesTrustServingAuthorityOnly(t *testing.T) {
 func TestAPIPassesTheRestrictedLevel(t *testing.T) {
 	pod := apiOf(t, settings(nil)).Spec.Template.Spec
 	c := pod.Containers[0].SecurityContext
-	if !*pod.SecurityContext.RunAsNonRoot || pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
-		*c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+	if !*pod.SecurityContext.RunAsNonRoot ||
+		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
+		*c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem ||
+		!slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("security contexts %+v, %+v", pod.SecurityContext, c)
 	}
 	for _, v := range pod.Volumes {
@@ -111,7 +113,8 @@ func TestAPIFollowsInfra(t *testing.T) {
 	if pod.Affinity == nil || pod.Affinity.PodAntiAffinity == nil {
 		t.Error("a placement without an affinity removes the manifest's")
 	}
-	if args := strings.Join(pod.Containers[0].Args, " "); !strings.HasSuffix(args, " --quiet --v=4") && !strings.HasSuffix(args, " --v=4 --quiet") {
+	if args := strings.Join(pod.Containers[0].Args, " "); !strings.HasSuffix(args, " --quiet --v=4") &&
+		!strings.HasSuffix(args, " --v=4 --quiet") {
 		t.Errorf("arguments %s", args)
 	}
 	one := kindsOf(t, settings(func(s *Settings) { s.Replicas = ptr.To[uint8](1) }))
@@ -129,7 +132,8 @@ func TestAPIGrowsWithTheCluster(t *testing.T) {
 		replicas *uint8
 		want     int32
 		budget   int
-	}{{0, nil, 2, 1}, {1, nil, 1, 0}, {2, nil, 2, 1}, {29, nil, 2, 1}, {30, nil, 3, 2}, {200, nil, 20, 19}, {200, ptr.To[uint8](4), 4, 3}, {1, ptr.To[uint8](2), 2, 1}} {
+	}{{0, nil, 2, 1}, {1, nil, 1, 0}, {2, nil, 2, 1}, {29, nil, 2, 1}, {30, nil, 3, 2}, {200, nil, 20, 19},
+		{200, ptr.To[uint8](4), 4, 3}, {1, ptr.To[uint8](2), 2, 1}} {
 		s := settings(func(s *Settings) { s.Nodes, s.Replicas = c.nodes, c.replicas })
 		if got := *apiOf(t, s).Spec.Replicas; got != c.want {
 			t.Errorf("%d nodes, %v: %d replicas, want %d", c.nodes, c.replicas, got, c.want)
@@ -138,7 +142,8 @@ func TestAPIGrowsWithTheCluster(t *testing.T) {
 			if o.GetKind() != "PodDisruptionBudget" {
 				continue
 			}
-			if least, _, _ := unstructured.NestedInt64(o.Object, "spec", "minAvailable"); int(least) != c.budget || o.GetName() != "virt-api-pdb" {
+			if least, _, _ := unstructured.NestedInt64(o.Object, "spec", "minAvailable"); int(least) != c.budget ||
+				o.GetName() != "virt-api-pdb" {
 				t.Errorf("%d nodes: %s keeps %d Pods, want %d", c.nodes, o.GetName(), least, c.budget)
 			}
 		}
@@ -147,7 +152,8 @@ func TestAPIGrowsWithTheCluster(t *testing.T) {
 
 func TestRolloutOfDeployment(t *testing.T) {
 	status := func(replicas, updated, ready int32) appsv1.DeploymentStatus {
-		return appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: replicas, UpdatedReplicas: updated, ReadyReplicas: ready}
+		return appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: replicas, UpdatedReplicas: updated,
+			ReadyReplicas: ready}
 	}
 	for _, c := range []struct {
 		name    string
@@ -174,7 +180,8 @@ func TestRolloutOfDeployment(t *testing.T) {
 func TestFailureOfDeployment(t *testing.T) {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: APIName}}
 	condition := func(status corev1.ConditionStatus) []appsv1.DeploymentCondition {
-		return []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: status, Reason: "FailedCreate", Message: "exceeded quota"}}
+		return []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: status, Reason: "FailedCreate",
+			Message: "exceeded quota"}}
 	}
 	for _, c := range []struct {
 		conditions []appsv1.DeploymentCondition
@@ -228,7 +235,8 @@ func TestAPIPrefersControlPlaneNodes(t *testing.T) {
 	const key = "node-role.kubernetes.io/control-plane"
 	pod := apiOf(t, settings(nil)).Spec.Template.Spec
 	preferred := pod.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-	if len(preferred) == 0 || preferred[0].Preference.MatchExpressions[0].Key != key || pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+	if len(preferred) == 0 || preferred[0].Preference.MatchExpressions[0].Key != key ||
+		pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		t.Errorf("affinity %v", pod.Affinity.NodeAffinity)
 	}
 	if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.Key == key }) {

@@ -29,7 +29,8 @@ type Installer struct {
 	Namespace string
 }
 
-// kinds returns the kinds of objects that are installed, in the order of their removal: first those that route to virt-api.
+// kinds returns the kinds of objects that are installed, in the order of their removal: first those that route to
+// virt-api.
 func kinds() []client.ObjectList {
 	apiServices := &unstructured.UnstructuredList{}
 	apiServices.SetGroupVersionKind(APIServiceKind.GroupVersion().WithKind(APIServiceKind.Kind + "List"))
@@ -75,7 +76,9 @@ func (i Installer) Record(desired *unstructured.Unstructured, live client.Object
 }
 
 // Find returns the object of the cluster, nil if there is none, and whether it is as desired.
-func (i Installer) Find(ctx context.Context, desired *unstructured.Unstructured) (live client.Object, matches bool, err error) {
+func (i Installer) Find(
+	ctx context.Context, desired *unstructured.Unstructured,
+) (live client.Object, matches bool, err error) {
 	live, err = i.typed(desired)
 	if err != nil {
 		return nil, false, err
@@ -95,15 +98,16 @@ func (i Installer) Find(ctx context.Context, desired *unstructured.Unstructured)
 
 func (i Installer) apply(ctx context.Context, desired *unstructured.Unstructured) (client.Object, error) {
 	applied := desired.DeepCopy()
-	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldManager),
+		client.ForceOwnership); err != nil {
 		return nil, err
 	}
 	log.FromContext(ctx).Info("Applied", "kind", desired.GetKind(), "object", desired.GetName())
 	return applied, nil
 }
 
-// typed returns an empty object of the kind, so that reads share the manager's typed cache. A kind without Go types is read from
-// the API server.
+// typed returns an empty object of the kind, so that reads share the manager's typed cache. A kind without Go types is
+// read from the API server.
 func (i Installer) typed(desired *unstructured.Unstructured) (client.Object, error) {
 	if clusterScoped(desired) {
 		live := &unstructured.Unstructured{}
@@ -134,7 +138,8 @@ func Matches(desired *unstructured.Unstructured, live client.Object) (bool, erro
 	return UpToDate(desired, live)
 }
 
-// UpToDate reports whether the live object was applied from the same rendering, which Stamp has marked, and still has all of it.
+// UpToDate reports whether the live object was applied from the same rendering, which Stamp has marked, and still has
+// all of it.
 func UpToDate(desired *unstructured.Unstructured, live client.Object) (bool, error) {
 	if live.GetAnnotations()[HashAnnotation] != desired.GetAnnotations()[HashAnnotation] {
 		return false, nil

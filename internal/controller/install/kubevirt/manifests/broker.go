@@ -15,8 +15,8 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/brokerapi"
 )
 
-// maxDevices is the flag with the maximum number of VMIs on a node. It is one of KubeVirt's virt-handler, and here that of the program with
-// the device plugins.
+// maxDevices is the flag with the maximum number of VMIs on a node. It is one of KubeVirt's virt-handler, and here that
+// of the program with the device plugins.
 const maxDevices = "max-devices"
 
 // isMaxDevices reports whether a flag of the KubeVirt object is maxDevices.
@@ -24,7 +24,8 @@ func isMaxDevices(name string) bool {
 	return strings.EqualFold(strings.TrimLeft(name, "-"), maxDevices)
 }
 
-// configureBroker sets the fields that depend on the cluster. It runs wherever the agent runs, which cannot work without it.
+// configureBroker sets the fields that depend on the cluster. It runs wherever the agent runs, which cannot work
+// without it.
 func configureBroker(ds *appsv1.DaemonSet, s Settings) {
 	pod := &ds.Spec.Template.Spec
 	for i := range pod.Containers {
@@ -43,7 +44,8 @@ func configureBroker(ds *appsv1.DaemonSet, s Settings) {
 	place(pod, s.Workloads)
 }
 
-// maxDevices returns the maximum number of VMIs on a node. A flag for virt-handler in the KubeVirt object, as KubeVirt has it, wins.
+// maxDevices returns the maximum number of VMIs on a node. A flag for virt-handler in the KubeVirt object, as KubeVirt
+// has it, wins.
 func (s Settings) maxDevices() string {
 	number := strconv.Itoa(s.Config.VirtualMachineInstancesPerNode)
 	if s.Customize.Flags == nil {

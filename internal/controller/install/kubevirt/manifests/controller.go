@@ -17,8 +17,8 @@ import (
 // ControllerName is the name of virt-controller's Deployment, which `make deploy` or a chart installs.
 const ControllerName = "virt-controller"
 
-// ConfigureController changes virt-controller's Deployment, as it was installed, to what the KubeVirt object specifies. What the object
-// does not specify stays.
+// ConfigureController changes virt-controller's Deployment, as it was installed, to what the KubeVirt object specifies.
+// What the object does not specify stays.
 func ConfigureController(d *appsv1.Deployment, spec *v1.KubeVirtSpec, s Settings) error {
 	pod := &d.Spec.Template.Spec
 	at := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == ControllerName })

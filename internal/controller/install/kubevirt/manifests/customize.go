@@ -22,10 +22,12 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// CustomizerAnnotation is on the objects that spec.customizeComponents.patches change, with a digest of the patches. KubeVirt's name.
+// CustomizerAnnotation is on the objects that spec.customizeComponents.patches change, with a digest of the patches.
+// KubeVirt's name.
 const CustomizerAnnotation = "kubevirt.io/customizer-identifier"
 
-// patchableKinds are the kinds that patches apply to. KubeVirt's, without webhook configurations and Secrets, which are not rendered.
+// patchableKinds are the kinds that patches apply to. KubeVirt's, without webhook configurations and Secrets, which are
+// not rendered.
 var patchableKinds = []string{"DaemonSet", "Deployment", "Service", "APIService"}
 
 // PatchError is a patch of spec.customizeComponents that cannot be applied.
@@ -38,7 +40,8 @@ type PatchError struct {
 
 // Error implements error.
 func (e *PatchError) Error() string {
-	return fmt.Sprintf("spec.customizeComponents.patches[%d] cannot be applied to %s %s, which stays as it is: %v", e.Index, e.Kind, e.Name, e.Err)
+	return fmt.Sprintf("spec.customizeComponents.patches[%d] cannot be applied to %s %s, which stays as it is: %v",
+		e.Index, e.Kind, e.Name, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -60,7 +63,8 @@ func PatchErrors(err error) []*PatchError {
 	return patches
 }
 
-// customize applies the patches that select an object to it. The rules are KubeVirt's: kind and name are compared without case, and
+// customize applies the patches that select an object to it. The rules are KubeVirt's: kind and name are compared
+// without case, and
 // * selects any.
 func customize(o client.Object, patches []v1.CustomizeComponentsPatch) error {
 	kind, name, namespace := o.GetObjectKind().GroupVersionKind().Kind, o.GetName(), o.GetNamespace()
@@ -125,8 +129,8 @@ func patched(before []byte, o client.Object, p *v1.CustomizeComponentsPatch) ([]
 	return nil, fmt.Errorf("its type %q is none of json, merge and strategic", p.Type)
 }
 
-// flagArgs returns the arguments for additional flags, sorted by name. They follow the fixed ones, so that they win. As in KubeVirt,
-// an empty value gives the flag alone, and names are in lower case; unlike there, values keep their case.
+// flagArgs returns the arguments for additional flags, sorted by name. They follow the fixed ones, so that they win. As
+// in KubeVirt, an empty value gives the flag alone, and names are in lower case; unlike there, values keep their case.
 func flagArgs(flags map[string]string) []string {
 	args := make([]string, 0, len(flags))
 	for _, name := range slices.Sorted(maps.Keys(flags)) {

@@ -62,7 +62,8 @@ func TestPatches(t *testing.T) {
 				if (o.GetAnnotations()[HashAnnotation] != before[key]) != slices.Contains(c.changed, key) {
 					t.Errorf("the digest of %s does not follow the patch", key)
 				}
-				if o.GetLabels()[ManagedByLabel] != ManagedBy || o.GetLabels()[v1.AppLabel] != o.GetName() || o.GetKind() != "APIService" && o.GetNamespace() != "kubevirt" {
+				if o.GetLabels()[ManagedByLabel] != ManagedBy || o.GetLabels()[v1.AppLabel] != o.GetName() ||
+					o.GetKind() != "APIService" && o.GetNamespace() != "kubevirt" {
 					t.Errorf("%s: namespace %q, labels %v", key, o.GetNamespace(), o.GetLabels())
 				}
 			}
@@ -72,8 +73,11 @@ func TestPatches(t *testing.T) {
 			}
 		})
 	}
-	api := apiOf(t, settings(patches(v1.CustomizeComponentsPatch{ResourceType: "Deployment", ResourceName: "virt-api", Type: v1.StrategicMergePatchType, Patch: limit})))
-	if c := api.Spec.Template.Spec.Containers; len(c) != 1 || c[0].Image != "a:1" || c[0].Resources.Limits.Cpu().String() != "7" || c[0].Resources.Limits.Memory().IsZero() {
+	api := apiOf(t, settings(
+		patches(v1.CustomizeComponentsPatch{ResourceType: "Deployment", ResourceName: "virt-api",
+			Type: v1.StrategicMergePatchType, Patch: limit})))
+	if c := api.Spec.Template.Spec.Containers; len(c) != 1 || c[0].Image != "a:1" ||
+		c[0].Resources.Limits.Cpu().String() != "7" || c[0].Resources.Limits.Memory().IsZero() {
 		t.Errorf("a strategic patch replaces more than its fields: %+v", c)
 	}
 }
@@ -90,10 +94,12 @@ func TestAPatchThatFailsIsNamedAndStopsNothingElse(t *testing.T) {
 		t.Fatalf("%d errors: %v", len(found), err)
 	}
 	for _, p := range found {
-		if want := "spec.customizeComponents.patches[" + string(rune('0'+p.Index)) + "]"; !strings.Contains(err.Error(), want) || bad[p.Index].ResourceType != p.Kind {
+		if want := "spec.customizeComponents.patches[" + string(rune('0'+p.Index)) +
+			"]"; !strings.Contains(err.Error(), want) || bad[p.Index].ResourceType != p.Kind {
 			t.Errorf("%v does not name the patch", p)
 		}
-		if slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == p.Kind && o.GetName() == p.Name }) {
+		if slices.ContainsFunc(objects,
+			func(o *unstructured.Unstructured) bool { return o.GetKind() == p.Kind && o.GetName() == p.Name }) {
 			t.Errorf("%s %s is installed without its patch", p.Kind, p.Name)
 		}
 	}
@@ -110,7 +116,9 @@ func TestAPatchedStrategyReplacesTheCanary(t *testing.T) {
 		{"none", `{}`, "5"},
 		{"of the strategy", `{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":"50%"}}}}`, "50%"},
 	} {
-		for _, o := range render(t, settings(patches(v1.CustomizeComponentsPatch{ResourceType: "DaemonSet", ResourceName: "*", Type: v1.MergePatchType, Patch: c.patch}))) {
+		for _, o := range render(t,
+			settings(patches(v1.CustomizeComponentsPatch{ResourceType: "DaemonSet", ResourceName: "*", Type: v1.MergePatchType,
+				Patch: c.patch}))) {
 			if o.GetKind() != "DaemonSet" {
 				continue
 			}
@@ -127,13 +135,16 @@ func TestAPatchedStrategyReplacesTheCanary(t *testing.T) {
 }
 
 func TestProductLabels(t *testing.T) {
-	labels, errs := ProductLabels(&v1.KubeVirtSpec{ProductName: "acme", ProductVersion: "1.2", ProductComponent: "not a label"})
+	labels, errs := ProductLabels(
+		&v1.KubeVirtSpec{ProductName: "acme", ProductVersion: "1.2", ProductComponent: "not a label"})
 	if len(errs) != 1 || errs[0].Field != "spec.productComponent" || len(labels) != 2 {
 		t.Errorf("labels %v, errors %v", labels, errs)
 	}
 	s := settings(func(s *Settings) { s.Labels = labels })
-	for _, set := range []map[string]string{handlerOf(t, s).Labels, handlerOf(t, s).Spec.Template.Labels, apiOf(t, s).Spec.Template.Labels} {
-		if set[v1.AppPartOfLabel] != "acme" || set[v1.AppVersionLabel] != "1.2" || set[v1.AppComponentLabel] != "kubevirt" || set[ManagedByLabel] != ManagedBy {
+	for _, set := range []map[string]string{handlerOf(t, s).Labels, handlerOf(t, s).Spec.Template.Labels,
+		apiOf(t, s).Spec.Template.Labels} {
+		if set[v1.AppPartOfLabel] != "acme" || set[v1.AppVersionLabel] != "1.2" || set[v1.AppComponentLabel] != "kubevirt" ||
+			set[ManagedByLabel] != ManagedBy {
 			t.Errorf("labels %v", set)
 		}
 	}
@@ -145,11 +156,13 @@ func TestPodsAreReplacedOnlyIfTheirTemplateChanges(t *testing.T) {
 		s := settings(change)
 		return ids{
 			daemonsOf(t, s, BrokerName).Spec.Template.Annotations[IdentifierAnnotation],
-			handlerOf(t, s).Spec.Template.Annotations[IdentifierAnnotation], apiOf(t, s).Spec.Template.Annotations[IdentifierAnnotation],
+			handlerOf(t, s).Spec.Template.Annotations[IdentifierAnnotation],
+			apiOf(t, s).Spec.Template.Annotations[IdentifierAnnotation],
 		}
 	}
 	before := of(nil)
-	if now := of(func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 7 }); now.brokers == before.brokers || now.agents != before.agents || now.api != before.api {
+	if now := of(func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 7 }); now.brokers == before.brokers ||
+		now.agents != before.agents || now.api != before.api {
 		t.Error("a flag of the brokers replaces agents or virt-api, or not the brokers")
 	}
 	if now := of(func(s *Settings) {
@@ -164,14 +177,16 @@ func TestPodsAreReplacedOnlyIfTheirTemplateChanges(t *testing.T) {
 
 func TestPlacementsAreMerged(t *testing.T) {
 	term := func(key string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key,
+			Operator: corev1.NodeSelectorOpExists}}}
 	}
 	weighted := []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: term("b")}}
 	pod := handlerOf(t, settings(func(s *Settings) {
 		s.Workloads = &v1.NodePlacement{
 			NodeSelector: map[string]string{"kubernetes.io/os": "plan9", "guests": "yes"},
 			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution:  &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term("a")}},
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{term("a")}},
 				PreferredDuringSchedulingIgnoredDuringExecution: weighted,
 			}},
 		}
@@ -179,33 +194,44 @@ func TestPlacementsAreMerged(t *testing.T) {
 	if pod.NodeSelector["kubernetes.io/os"] != "linux" || pod.NodeSelector["guests"] != "yes" {
 		t.Errorf("node selector %v", pod.NodeSelector)
 	}
-	to := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term("c")}}}}
+	to := &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{term("c")}}}}
 	merged := mergeAffinity(to, pod.Affinity).NodeAffinity
-	if len(merged.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) != 2 || len(merged.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+	if len(merged.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) != 2 ||
+		len(merged.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
 		t.Errorf("%+v", merged)
 	}
 }
 
 func TestConfigureController(t *testing.T) {
 	shipped := func() *appsv1.Deployment {
-		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: ControllerName, Labels: map[string]string{v1.AppLabel: ControllerName}}}
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: ControllerName,
+			Labels: map[string]string{v1.AppLabel: ControllerName}}}
 		d.Spec.Replicas = ptr.To[int32](2)
-		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: ControllerName, Image: "e.org/v/virt-controller:v1", ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"--port", "8443"}}}
+		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: ControllerName, Image: "e.org/v/virt-controller:v1",
+			ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"--port", "8443"}}}
 		return d
 	}
 	untouched := shipped()
-	if err := ConfigureController(untouched, &v1.KubeVirtSpec{}, SettingsOf(&v1.KubeVirtSpec{}, clusterconfig.Default())); err != nil {
+	if err := ConfigureController(untouched, &v1.KubeVirtSpec{},
+		SettingsOf(&v1.KubeVirtSpec{}, clusterconfig.Default())); err != nil {
 		t.Fatal(err)
 	}
-	if c := untouched.Spec.Template.Spec.Containers[0]; c.Image != "e.org/v/virt-controller:v1" || c.ImagePullPolicy != corev1.PullIfNotPresent || *untouched.Spec.Replicas != 2 {
+	if c := untouched.Spec.Template.Spec.Containers[0]; c.Image != "e.org/v/virt-controller:v1" ||
+		c.ImagePullPolicy != corev1.PullIfNotPresent || *untouched.Spec.Replicas != 2 {
 		t.Errorf("a KubeVirt object without settings changes the Deployment: %+v", c)
 	}
 	spec := &v1.KubeVirtSpec{
-		ImageTag: "v2", ImagePullPolicy: corev1.PullAlways, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}, ProductName: "acme",
-		Infra: &v1.ComponentConfig{Replicas: ptr.To[uint8](3), NodePlacement: &v1.NodePlacement{NodeSelector: map[string]string{"infra": "yes"}}},
-		CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{Controller: map[string]string{"v": "5"}}, Patches: []v1.CustomizeComponentsPatch{{
-			ResourceType: "Deployment", ResourceName: "virt-controller", Type: v1.MergePatchType, Patch: `{"metadata":{"labels":{"kubevirt.io":"other"}},"spec":{"paused":true}}`,
-		}}},
+		ImageTag: "v2", ImagePullPolicy: corev1.PullAlways, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+		ProductName: "acme",
+		Infra: &v1.ComponentConfig{Replicas: ptr.To[uint8](3),
+			NodePlacement: &v1.NodePlacement{NodeSelector: map[string]string{"infra": "yes"}}},
+		CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{Controller: map[string]string{"v": "5"}},
+			Patches: []v1.CustomizeComponentsPatch{{
+				ResourceType: "Deployment", ResourceName: "virt-controller", Type: v1.MergePatchType, Patch: `{"metadata":{"labels":{"kubevirt.io":"other"}},"spec":{"paused":true}}`,
+			}}},
 	}
 	config, err := clusterconfig.FromKubeVirt(&v1.KubeVirt{Spec: *spec})
 	if err != nil {
@@ -216,27 +242,34 @@ func TestConfigureController(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := d.Spec.Template.Spec
-	if c := pod.Containers[0]; c.Image != "e.org/v/virt-controller:v2" || c.ImagePullPolicy != corev1.PullAlways || strings.Join(c.Args, " ") != "--port 8443 --v=5" {
+	if c := pod.Containers[0]; c.Image != "e.org/v/virt-controller:v2" || c.ImagePullPolicy != corev1.PullAlways ||
+		strings.Join(c.Args, " ") != "--port 8443 --v=5" {
 		t.Errorf("container %+v", c)
 	}
-	if *d.Spec.Replicas != 3 || pod.NodeSelector["infra"] != "yes" || pod.ImagePullSecrets[0].Name != "pull" || !d.Spec.Paused ||
-		d.Labels[v1.AppPartOfLabel] != "acme" || d.Spec.Template.Labels[v1.AppPartOfLabel] != "acme" || d.Labels[v1.AppLabel] != ControllerName {
+	if *d.Spec.Replicas != 3 || pod.NodeSelector["infra"] != "yes" || pod.ImagePullSecrets[0].Name != "pull" ||
+		!d.Spec.Paused ||
+		d.Labels[v1.AppPartOfLabel] != "acme" || d.Spec.Template.Labels[v1.AppPartOfLabel] != "acme" ||
+		d.Labels[v1.AppLabel] != ControllerName {
 		t.Errorf("%+v", d)
 	}
 }
 
 func TestCrashOf(t *testing.T) {
 	waiting := func(reason string) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "back-off"}}}
+		return corev1.ContainerStatus{Name: "c",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "back-off"}}}
 	}
-	exited := corev1.ContainerStatus{Name: "c", RestartCount: 1, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2}}}
+	exited := corev1.ContainerStatus{Name: "c", RestartCount: 1,
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error",
+			ExitCode: 2}}}
 	recovered, backOff := exited, exited
 	recovered.Ready = true
 	backOff.State = waiting("CrashLoopBackOff").State
 	now := time.Unix(1000, 0)
 	pending := func(since time.Duration) corev1.PodStatus {
-		return corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-			LastTransitionTime: metav1.NewTime(now.Add(-since)), Reason: "Unschedulable", Message: "0/3 nodes are available"}}}
+		return corev1.PodStatus{Phase: corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				LastTransitionTime: metav1.NewTime(now.Add(-since)), Reason: "Unschedulable", Message: "0/3 nodes are available"}}}
 	}
 	for _, c := range []struct {
 		name   string
@@ -255,7 +288,8 @@ func TestCrashOf(t *testing.T) {
 		{"finds no node", pending(time.Minute), "no node accepts it: Unschedulable: 0/3 nodes are available"},
 		{"failed", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"}, "Evicted: low on memory"},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "virt-handler-x"}, Spec: corev1.PodSpec{NodeName: "n1"}, Status: c.status}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "virt-handler-x"}, Spec: corev1.PodSpec{NodeName: "n1"},
+			Status: c.status}
 		if got := CrashOf(pod, now); (got == "") != (c.want == "") || !strings.Contains(got, c.want) || got != "" && !strings.HasPrefix(got, `Pod "virt-handler-x"`) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}

@@ -50,7 +50,8 @@ func configureExportProxy(d *appsv1.Deployment, s Settings) {
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	container.Args = []string{"--port", "8443", "--metrics-port", "8444"}
 	if s.MetricsAuthorization {
-		// Clients from outside send it requests, so it has no right to review tokens. Without it, it cannot authorize Prometheus.
+		// Clients from outside send it requests, so it has no right to review tokens. Without it, it cannot authorize
+		// Prometheus.
 		container.Args, container.Ports = container.Args[:2], container.Ports[:1]
 	}
 	placeInfra(pod, s.Infra)

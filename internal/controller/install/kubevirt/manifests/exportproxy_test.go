@@ -33,7 +33,8 @@ func TestExportProxyIsInstalledIfItHasAnImage(t *testing.T) {
 			}
 			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
 			container, _ := containers[0].(map[string]any)
-			if replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); replicas != 2 || container["image"] != image {
+			if replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); replicas != 2 ||
+				container["image"] != image {
 				t.Errorf("got %d replicas of %v", replicas, container["image"])
 			}
 		}
@@ -57,7 +58,8 @@ func TestMetricsOfExportProxy(t *testing.T) {
 		ports, _ := container["ports"].([]any)
 		args, _ := container["args"].([]any)
 		// The Service of all components' metrics must not select it: its port would split the Endpoints.
-		if _, selected, _ := unstructured.NestedString(objects[at].Object, "spec", "template", "metadata", "labels", ScrapeLabel); selected {
+		if _, selected, _ := unstructured.NestedString(objects[at].Object, "spec", "template", "metadata", "labels",
+			ScrapeLabel); selected {
 			t.Error("the Service of the other components selects the Pods")
 		}
 		scraped := slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
@@ -74,7 +76,8 @@ func TestMetricsOfExportProxy(t *testing.T) {
 func TestExportProxyHasItsTurn(t *testing.T) {
 	done := Component{Exists: true, Current: true, Rollout: Rollout{Done: true}}
 	old := Component{Exists: true, Rollout: Rollout{Done: true}}
-	w := Observed{Brokers: Daemons{Component: done}, Agents: Daemons{Component: done}, Controller: done, API: old, Proxy: &old, Forward: true}
+	w := Observed{Brokers: Daemons{Component: done}, Agents: Daemons{Component: done}, Controller: done, API: old,
+		Proxy: &old, Forward: true}
 	if p := Next(w); !p.Proxy || p.API {
 		t.Errorf("got %+v", p)
 	}

@@ -76,8 +76,8 @@ func (s Settings) kubeletRoot() string {
 	return path.Clean(s.KubeletRoot)
 }
 
-// kubeletVolumes are the volumes with directories of the kubelet, which the containers mount at the nodes' paths. The directory of a
-// program's socket has the program's name.
+// kubeletVolumes are the volumes with directories of the kubelet, which the containers mount at the nodes' paths. The
+// directory of a program's socket has the program's name.
 var kubeletVolumes = []string{
 	"kubelet-pods", "pod-resources", "published-devices", "broker",
 	string(brokerapi.Broker), string(brokerapi.NetworkBroker), string(brokerapi.DevicePlugin),
@@ -107,11 +107,12 @@ func moveKubelet(pod *corev1.PodSpec, root string) {
 	}
 }
 
-// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. The device plugin cannot
-// provide it: on a node without KVM, the request for the device would leave the Pod pending. And with a hostPath only a privileged
-// container may open a device. Its process does not run as root, and sets no_new_privs before it starts libvirt (launcher.SetNoNewPrivs):
-// the API server rejects a manifest with both, and containerd ignores the capabilities and the seccomp profile
-// of a privileged container. It exits after libvirt's probe. With emulation it is not privileged.
+// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. The device plugin
+// cannot provide it: on a node without KVM, the request for the device would leave the Pod pending. And with a hostPath
+// only a privileged container may open a device. Its process does not run as root, and sets no_new_privs before it
+// starts libvirt (launcher.SetNoNewPrivs): the API server rejects a manifest with both, and containerd ignores the
+// capabilities and the seccomp profile of a privileged container. It exits after libvirt's probe. With emulation it is
+// not privileged.
 func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
 	probe.SecurityContext = &corev1.SecurityContext{
 		RunAsUser:              probe.SecurityContext.RunAsUser,
@@ -130,8 +131,8 @@ func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
 // unavailable is the path of the number of Pods of a DaemonSet that may be replaced at a time.
 var unavailable = []string{"spec", "updateStrategy", "rollingUpdate", "maxUnavailable"}
 
-// SetMaxUnavailable sets how many Pods of a DaemonSet may be replaced at a time, unless a patch has changed the strategy: then that
-// applies. It is not part of the digest, because it changes during a rollout.
+// SetMaxUnavailable sets how many Pods of a DaemonSet may be replaced at a time, unless a patch has changed the
+// strategy: then that applies. It is not part of the digest, because it changes during a rollout.
 func SetMaxUnavailable(daemons *unstructured.Unstructured, number int) error {
 	strategy, _, err := unstructured.NestedMap(daemons.Object, "spec", "updateStrategy")
 	if err != nil {

@@ -96,8 +96,10 @@ func TestRenderedObjectsAreMarked(t *testing.T) {
 		if o.GetKind() == "APIService" {
 			namespace = ""
 		}
-		if o.GetNamespace() != namespace || o.GetLabels()[ManagedByLabel] != ManagedBy || o.GetAnnotations()[HashAnnotation] == "" {
-			t.Errorf("%s %s: namespace %q, labels %v, annotations %v", o.GetKind(), o.GetName(), o.GetNamespace(), o.GetLabels(), o.GetAnnotations())
+		if o.GetNamespace() != namespace || o.GetLabels()[ManagedByLabel] != ManagedBy ||
+			o.GetAnnotations()[HashAnnotation] == "" {
+			t.Errorf("%s %s: namespace %q, labels %v, annotations %v", o.GetKind(), o.GetName(), o.GetNamespace(), o.GetLabels(),
+				o.GetAnnotations())
 		}
 		if _, ok := o.Object["status"]; ok {
 			t.Errorf("%s %s has a status", o.GetKind(), o.GetName())
@@ -162,7 +164,8 @@ func TestAgentIsNotPrivileged(t *testing.T) {
 	for _, emulation := range []bool{true, false} {
 		pod := handlerOf(t, settings(func(s *Settings) { s.Config.UseEmulation = emulation })).Spec.Template.Spec
 		agent := pod.Containers[0].SecurityContext
-		if *agent.Privileged || *agent.AllowPrivilegeEscalation || !slices.Equal(agent.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		if *agent.Privileged || *agent.AllowPrivilegeEscalation ||
+			!slices.Equal(agent.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
 			len(agent.Capabilities.Add) > 0 || *agent.RunAsUser == 0 || !*agent.RunAsNonRoot {
 			t.Errorf("emulation %t: the agent's security context is %+v", emulation, agent)
 		}
@@ -175,11 +178,13 @@ func TestAgentIsNotPrivileged(t *testing.T) {
 			t.Errorf("emulation %t: privileged probe %t", emulation, privileged)
 		}
 		// Not root and no added capabilities: the process drops the rest itself.
-		if security := probe.SecurityContext; *security.RunAsUser != 107 || *security.RunAsGroup != 107 || !*security.RunAsNonRoot ||
+		if security := probe.SecurityContext; *security.RunAsUser != 107 || *security.RunAsGroup != 107 ||
+			!*security.RunAsNonRoot ||
 			security.Capabilities != nil && len(security.Capabilities.Add) > 0 {
 			t.Errorf("emulation %t: the probe's security context is %+v", emulation, security)
 		}
-		opensKVM := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/dev/kvm" })
+		opensKVM := slices.ContainsFunc(pod.Volumes,
+			func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/dev/kvm" })
 		if opensKVM == emulation {
 			t.Errorf("emulation %t: /dev/kvm mounted %t", emulation, opensKVM)
 		}
@@ -235,21 +240,25 @@ func expectPrivileges(t *testing.T, container *corev1.Container, program brokera
 	t.Helper()
 	security := container.SecurityContext
 	if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
-		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("the security context of %s is %+v", container.Name, security)
 	}
-	if container.Name != string(program) || container.Command[0] != "/usr/bin/"+container.Name || len(container.Ports) > 0 {
+	if container.Name != string(program) || container.Command[0] != "/usr/bin/"+container.Name ||
+		len(container.Ports) > 0 {
 		t.Errorf("%s runs %s and has the ports %v", container.Name, container.Command, container.Ports)
 	}
 	// The socket is given to virt-handler's group, for which a program of that group needs no capability.
 	if owns := slices.Contains(security.Capabilities.Add, "CHOWN"); !owns && *security.RunAsGroup != brokerapi.ClientUID {
 		t.Errorf("%s runs as group %d and cannot give its socket to virt-handler", container.Name, *security.RunAsGroup)
 	}
-	network := slices.Contains(security.Capabilities.Add, "NET_ADMIN") || slices.Contains(security.Capabilities.Add, "NET_RAW")
+	network := slices.Contains(security.Capabilities.Add, "NET_ADMIN") ||
+		slices.Contains(security.Capabilities.Add, "NET_RAW")
 	if network != (container.Name == string(brokerapi.NetworkBroker)) {
 		t.Errorf("%s has privileges for networks: %t", container.Name, network)
 	}
-	if container.Name == string(brokerapi.DevicePlugin) && (len(security.Capabilities.Add) > 0 || security.AppArmorProfile != nil) {
+	if container.Name == string(brokerapi.DevicePlugin) &&
+		(len(security.Capabilities.Add) > 0 || security.AppArmorProfile != nil) {
 		t.Errorf("%s has privileges: %+v", container.Name, security)
 	}
 }
@@ -293,8 +302,8 @@ func mountsOf(pod *corev1.PodSpec, container *corev1.Container, below string) ma
 	return mounts
 }
 
-// expectSockets checks that a program of virt-broker's Pod may write only to the directory of its own socket, and that virt-broker connects
-// to virt-device-plugin's.
+// expectSockets checks that a program of virt-broker's Pod may write only to the directory of its own socket, and that
+// virt-broker connects to virt-device-plugin's.
 func expectSockets(t *testing.T, pod *corev1.PodSpec, container *corev1.Container, sockets string) {
 	t.Helper()
 	want := map[string]string{filepath.Dir(brokerapi.Program(container.Name).Socket(sockets)): "writable"}
@@ -314,9 +323,11 @@ func TestBrokerFollowsTheAgent(t *testing.T) {
 			s.Workloads = &v1.NodePlacement{
 				NodeSelector: map[string]string{"guests": "yes"},
 				Tolerations:  []corev1.Toleration{{Key: "guests", Operator: corev1.TolerationOpExists}},
-				Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "guests", Operator: corev1.NodeSelectorOpExists}}}},
-				}}},
+				Affinity: &corev1.Affinity{
+					NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+						NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "guests",
+							Operator: corev1.NodeSelectorOpExists}}}},
+					}}},
 			}
 			s.Config.ImagePullPolicy = corev1.PullNever
 			s.Config.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
@@ -336,7 +347,8 @@ func TestBrokerFollowsTheAgent(t *testing.T) {
 			if container.Name == string(brokerapi.DevicePlugin) {
 				wantArgs += " --max-devices 1000"
 			}
-			if args := strings.Join(container.Args, " "); container.Image != "b:1" || args != wantArgs || container.ImagePullPolicy != corev1.PullNever {
+			if args := strings.Join(container.Args, " "); container.Image != "b:1" || args != wantArgs ||
+				container.ImagePullPolicy != corev1.PullNever {
 				t.Errorf("%s has the image %s and the arguments %s", container.Name, container.Image, args)
 			}
 			for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
@@ -367,7 +379,8 @@ func TestMaxDevicesOfTheHandlerAreTheDevicePlugins(t *testing.T) {
 			s.Customize.Flags = &v1.Flags{Handler: map[string]string{"--Max-Devices": "8", "v": "4"}}
 		},
 	} {
-		if args := strings.Join(handlerOf(t, settings(change)).Spec.Template.Spec.Containers[0].Args, " "); strings.Contains(strings.ToLower(args), "devices") {
+		if args := strings.Join(handlerOf(t, settings(change)).Spec.Template.Spec.Containers[0].Args,
+			" "); strings.Contains(strings.ToLower(args), "devices") {
 			t.Errorf("virt-handler has the arguments %s, and does not know that flag", args)
 		}
 		containers := daemonsOf(t, settings(change), BrokerName).Spec.Template.Spec.Containers
@@ -443,7 +456,8 @@ func TestContains(t *testing.T) {
 
 func TestRollout(t *testing.T) {
 	status := func(desired, updated, ready int32) appsv1.DaemonSetStatus {
-		return appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: desired, UpdatedNumberScheduled: updated, NumberReady: ready}
+		return appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: desired, UpdatedNumberScheduled: updated,
+			NumberReady: ready}
 	}
 	cases := []struct {
 		name    string
@@ -458,7 +472,8 @@ func TestRollout(t *testing.T) {
 		{"no nodes", status(0, 0, 0), true, "all 0"},
 	}
 	for _, c := range cases {
-		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status}, 0, 0)
+		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status},
+			0, 0)
 		if got.Done != c.done || !strings.Contains(got.Message, c.message) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
@@ -466,7 +481,8 @@ func TestRollout(t *testing.T) {
 }
 
 func TestRolloutDoesNotWaitForLostNodes(t *testing.T) {
-	ds := &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, UpdatedNumberScheduled: 2, NumberReady: 2}}
+	ds := &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, UpdatedNumberScheduled: 2,
+		NumberReady: 2}}
 	if got := RolloutOf(ds, 1, 0); !got.Done || !strings.Contains(got.Message, "2 of 3 nodes, and 1 are lost") {
 		t.Errorf("%+v", got)
 	}
@@ -481,7 +497,9 @@ func TestRolloutDoesNotWaitForLostNodes(t *testing.T) {
 func TestAgentWritesNoSecretToDisk(t *testing.T) {
 	for _, volume := range handlerOf(t, settings(nil)).Spec.Template.Spec.Volumes {
 		// The agent writes media with guests' Secrets there.
-		if volume.Name == "tmp" && (volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory || volume.EmptyDir.SizeLimit == nil) {
+		if volume.Name == "tmp" &&
+			(volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory ||
+				volume.EmptyDir.SizeLimit == nil) {
 			t.Errorf("the agent's temporary directory is not a bounded emptyDir in memory: %+v", volume.VolumeSource)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// placeInfra adds the placement of the control plane to a Pod that prefers control plane nodes. A placement replaces that preference.
+// placeInfra adds the placement of the control plane to a Pod that prefers control plane nodes. A placement replaces
+// that preference.
 func placeInfra(pod *corev1.PodSpec, placement *v1.NodePlacement) {
 	if placement != nil && pod.Affinity != nil {
 		pod.Affinity.NodeAffinity = nil
@@ -19,8 +20,8 @@ func placeInfra(pod *corev1.PodSpec, placement *v1.NodePlacement) {
 	place(pod, placement)
 }
 
-// place adds a placement to that of a manifest. As in KubeVirt, the manifest's node selector wins, and terms and tolerations are
-// appended to the manifest's.
+// place adds a placement to that of a manifest. As in KubeVirt, the manifest's node selector wins, and terms and
+// tolerations are appended to the manifest's.
 func place(pod *corev1.PodSpec, placement *v1.NodePlacement) {
 	if placement == nil {
 		return
@@ -54,22 +55,27 @@ func mergeAffinity(to, from *corev1.Affinity) *corev1.Affinity {
 			to.PodAffinity = &corev1.PodAffinity{}
 		}
 		t := to.PodAffinity
-		t.RequiredDuringSchedulingIgnoredDuringExecution = append(t.RequiredDuringSchedulingIgnoredDuringExecution, p.RequiredDuringSchedulingIgnoredDuringExecution...)
-		t.PreferredDuringSchedulingIgnoredDuringExecution = append(t.PreferredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution...)
+		t.RequiredDuringSchedulingIgnoredDuringExecution = append(t.RequiredDuringSchedulingIgnoredDuringExecution,
+			p.RequiredDuringSchedulingIgnoredDuringExecution...)
+		t.PreferredDuringSchedulingIgnoredDuringExecution = append(t.PreferredDuringSchedulingIgnoredDuringExecution,
+			p.PreferredDuringSchedulingIgnoredDuringExecution...)
 	}
 	if p := from.PodAntiAffinity; p != nil {
 		if to.PodAntiAffinity == nil {
 			to.PodAntiAffinity = &corev1.PodAntiAffinity{}
 		}
 		t := to.PodAntiAffinity
-		t.RequiredDuringSchedulingIgnoredDuringExecution = append(t.RequiredDuringSchedulingIgnoredDuringExecution, p.RequiredDuringSchedulingIgnoredDuringExecution...)
-		t.PreferredDuringSchedulingIgnoredDuringExecution = append(t.PreferredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution...)
+		t.RequiredDuringSchedulingIgnoredDuringExecution = append(t.RequiredDuringSchedulingIgnoredDuringExecution,
+			p.RequiredDuringSchedulingIgnoredDuringExecution...)
+		t.PreferredDuringSchedulingIgnoredDuringExecution = append(t.PreferredDuringSchedulingIgnoredDuringExecution,
+			p.PreferredDuringSchedulingIgnoredDuringExecution...)
 	}
 	return to
 }
 
 func mergeNodeAffinity(to, from *corev1.NodeAffinity) {
-	to.PreferredDuringSchedulingIgnoredDuringExecution = append(to.PreferredDuringSchedulingIgnoredDuringExecution, from.PreferredDuringSchedulingIgnoredDuringExecution...)
+	to.PreferredDuringSchedulingIgnoredDuringExecution = append(to.PreferredDuringSchedulingIgnoredDuringExecution,
+		from.PreferredDuringSchedulingIgnoredDuringExecution...)
 	switch required := from.RequiredDuringSchedulingIgnoredDuringExecution; {
 	case required == nil:
 	case to.RequiredDuringSchedulingIgnoredDuringExecution == nil:

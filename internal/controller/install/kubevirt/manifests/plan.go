@@ -49,7 +49,8 @@ type Observed struct {
 	Controller, API Component
 	// Proxy is virt-exportproxy, or nil if it is not installed.
 	Proxy *Component
-	// First reports that nothing was installed before, and Forward that a newer version is installed than before. See IsForward.
+	// First reports that nothing was installed before, and Forward that a newer version is installed than before. See
+	// IsForward.
 	First, Forward bool
 }
 
@@ -67,17 +68,20 @@ type Plan struct {
 
 // Next returns the next step of a rollout.
 //
-// What is missing is created at once, and a first installation has no order. What exists is updated one component after the other, each
-// when the one before is done: brokers, agents, virt-controller, virt-exportproxy, virt-api, so that no agent requests what an old broker
-// does not know, and no user what an old agent does not. An older version is installed the other way round, but brokers that do not run
-// are replaced even if agents are not ready, which need them.
+// What is missing is created at once, and a first installation has no order. What exists is updated one component after
+// the other, each when the one before is done: brokers, agents, virt-controller, virt-exportproxy, virt-api, so that no
+// agent requests what an old broker does not know, and no user what an old agent does not. An older version is
+// installed the other way round, but brokers that do not run are replaced even if agents are not ready, which need
+// them.
 func Next(o Observed) Plan {
-	p := Plan{BrokersUnavailable: o.Brokers.maxUnavailable(), AgentsUnavailable: o.Agents.maxUnavailable(), Rollout: Rollout{Done: true}}
+	p := Plan{BrokersUnavailable: o.Brokers.maxUnavailable(), AgentsUnavailable: o.Agents.maxUnavailable(),
+		Rollout: Rollout{Done: true}}
 	type step struct {
 		component *Component
 		apply     *bool
 	}
-	steps := []step{{&o.Brokers.Component, &p.Brokers}, {&o.Agents.Component, &p.Agents}, {&o.Controller, &p.Controller}, {&o.API, &p.API}}
+	steps := []step{{&o.Brokers.Component, &p.Brokers}, {&o.Agents.Component, &p.Agents}, {&o.Controller, &p.Controller},
+		{&o.API, &p.API}}
 	if o.Proxy != nil {
 		steps = slices.Insert(steps, len(steps)-1, step{o.Proxy, &p.Proxy})
 	}
@@ -119,9 +123,9 @@ func (p *Plan) wait(c *Component) {
 	}
 }
 
-// maxUnavailable returns how many Pods may be replaced at a time: one until an updated one is available, then a tenth of the nodes, and
-// one again as soon as an updated one cannot run or all are updated. KubeVirt's numbers. The Pods of lost nodes are unavailable anyway, and
-// must not stop the others.
+// maxUnavailable returns how many Pods may be replaced at a time: one until an updated one is available, then a tenth
+// of the nodes, and one again as soon as an updated one cannot run or all are updated. KubeVirt's numbers. The Pods of
+// lost nodes are unavailable anyway, and must not stop the others.
 func (d Daemons) maxUnavailable() int {
 	switch {
 	case d.Current && d.Updated+d.Lost >= d.Nodes:
@@ -132,8 +136,8 @@ func (d Daemons) maxUnavailable() int {
 	return max(1, (d.Nodes+9)/10) + d.Lost
 }
 
-// IsForward reports whether a target version is installed after the observed one was. As in KubeVirt, it is not if nothing was
-// installed before or both are semantic versions and the target is not newer.
+// IsForward reports whether a target version is installed after the observed one was. As in KubeVirt, it is not if
+// nothing was installed before or both are semantic versions and the target is not newer.
 func IsForward(target, observed string) bool {
 	if observed == "" {
 		return false

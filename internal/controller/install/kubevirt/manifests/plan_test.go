@@ -13,11 +13,13 @@ import (
 var (
 	done    = Component{Name: "done", Exists: true, Current: true, Rollout: Rollout{Done: true, Message: "is ready"}}
 	old     = Component{Name: "old", Exists: true, Rollout: Rollout{Done: true}}
-	rolling = Component{Name: "rolling", Exists: true, Current: true, Rollout: Rollout{Message: "is updated on 1 of 2 nodes"}}
+	rolling = Component{Name: "rolling", Exists: true, Current: true,
+		Rollout: Rollout{Message: "is updated on 1 of 2 nodes"}}
 	missing = Component{Name: "missing"}
 	// broken is one whose Pods do not run, and which is to be replaced.
 	broken  = Component{Name: "broken", Exists: true, Rollout: Rollout{Message: "is updated on 1 of 2 nodes"}}
-	crashes = Component{Name: "crashes", Exists: true, Current: true, Crash: "Pod x: CrashLoopBackOff", Rollout: Rollout{Message: "is ready on 1 of 2 nodes"}}
+	crashes = Component{Name: "crashes", Exists: true, Current: true, Crash: "Pod x: CrashLoopBackOff",
+		Rollout: Rollout{Message: "is ready on 1 of 2 nodes"}}
 )
 
 func TestNext(t *testing.T) {
@@ -61,10 +63,12 @@ func TestNext(t *testing.T) {
 	} {
 		p := Next(Observed{
 			First: strings.HasPrefix(c.name, "first"), Forward: c.forward, Controller: c.controller, API: c.api,
-			Brokers: Daemons{Component: c.brokers, Nodes: 2, Updated: 1}, Agents: Daemons{Component: c.agents, Nodes: 2, Updated: 1},
+			Brokers: Daemons{Component: c.brokers, Nodes: 2, Updated: 1},
+			Agents:  Daemons{Component: c.agents, Nodes: 2, Updated: 1},
 		})
 		var got []string
-		for name, applied := range map[string]bool{"brokers": p.Brokers, "agents": p.Agents, "controller": p.Controller, "api": p.API} {
+		for name, applied := range map[string]bool{"brokers": p.Brokers, "agents": p.Agents, "controller": p.Controller,
+			"api": p.API} {
 			if applied {
 				got = append(got, name)
 			}
@@ -109,7 +113,8 @@ func TestMaxUnavailable(t *testing.T) {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
-	p := Next(Observed{Brokers: Daemons{Component: updating, Nodes: 200, Updated: 1, Available: 1}, Agents: Daemons{Component: crashing, Nodes: 200}})
+	p := Next(Observed{Brokers: Daemons{Component: updating, Nodes: 200, Updated: 1, Available: 1},
+		Agents: Daemons{Component: crashing, Nodes: 200}})
 	if p.BrokersUnavailable != 20 || p.AgentsUnavailable != 1 {
 		t.Errorf("the plan replaces %d brokers and %d agents at a time", p.BrokersUnavailable, p.AgentsUnavailable)
 	}

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// ProductLabels returns the labels of the product that a KubeVirt object names, and the errors of names that cannot be labels. These
-// are left out, as in KubeVirt.
+// ProductLabels returns the labels of the product that a KubeVirt object names, and the errors of names that cannot be
+// labels. These are left out, as in KubeVirt.
 func ProductLabels(spec *v1.KubeVirtSpec) (map[string]string, field.ErrorList) {
 	labels := map[string]string{}
 	var errs field.ErrorList

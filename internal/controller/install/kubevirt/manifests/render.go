@@ -31,11 +31,12 @@ const (
 	// VersionAnnotation and RegistryAnnotation are the tag and the registry of the components' images. KubeVirt's names.
 	VersionAnnotation  = "kubevirt.io/install-strategy-version"
 	RegistryAnnotation = "kubevirt.io/install-strategy-registry"
-	// IdentifierAnnotation identifies what was installed. On an object it is the DeploymentID. On a Pod it is the digest of its template,
-	// so that only those Pods are replaced whose template has changed; KubeVirt replaces all. KubeVirt's name.
+	// IdentifierAnnotation identifies what was installed. On an object it is the DeploymentID. On a Pod it is the digest
+	// of its template, so that only those Pods are replaced whose template has changed; KubeVirt replaces all. KubeVirt's
+	// name.
 	IdentifierAnnotation = "kubevirt.io/install-strategy-identifier"
-	// ScrapeLabel is on everything that belongs to the metrics of the components: Prometheus scrapes the Services that have it, and the
-	// Service of the metrics selects the Pods that have it. KubeVirt's name.
+	// ScrapeLabel is on everything that belongs to the metrics of the components: Prometheus scrapes the Services that
+	// have it, and the Service of the metrics selects the Pods that have it. KubeVirt's name.
 	ScrapeLabel = "prometheus.kubevirt.io"
 )
 
@@ -75,8 +76,8 @@ type Settings struct {
 	Bundles map[string][]byte
 }
 
-// SettingsOf returns the settings that a KubeVirt object's spec and the configuration that is resolved from it determine. Labels of the product
-// that are not valid are left out.
+// SettingsOf returns the settings that a KubeVirt object's spec and the configuration that is resolved from it
+// determine. Labels of the product that are not valid are left out.
 func SettingsOf(spec *v1.KubeVirtSpec, config clusterconfig.Config) Settings {
 	s := Settings{Config: config, Customize: spec.CustomizeComponents}
 	s.Labels, _ = ProductLabels(spec)
@@ -89,8 +90,9 @@ func SettingsOf(spec *v1.KubeVirtSpec, config clusterconfig.Config) Settings {
 	return s
 }
 
-// Render returns the objects to install, in the order in which to apply them. If patches of some objects cannot be applied, it returns
-// the other objects, and an error that joins a PatchError for each. With any other error it returns no objects.
+// Render returns the objects to install, in the order in which to apply them. If patches of some objects cannot be
+// applied, it returns the other objects, and an error that joins a PatchError for each. With any other error it returns
+// no objects.
 func Render(s Settings) ([]*unstructured.Unstructured, error) {
 	rendered, err := renderAll(s)
 	if err != nil {
@@ -118,7 +120,8 @@ func Render(s Settings) ([]*unstructured.Unstructured, error) {
 }
 
 func renderAll(s Settings) ([]client.Object, error) {
-	if images := s.Config.Images; images.Handler == "" || images.Broker == "" || images.Launcher == "" || images.API == "" {
+	if images := s.Config.Images; images.Handler == "" || images.Broker == "" || images.Launcher == "" ||
+		images.API == "" {
 		return nil, fmt.Errorf("the images of virt-handler, virt-broker, virt-launcher and virt-api are not known: " +
 			"start virt-controller with --handler-image, --broker-image, --launcher-image and --api-image")
 	}
@@ -152,8 +155,8 @@ func renderAll(s Settings) ([]client.Object, error) {
 	return objects, nil
 }
 
-// DeploymentID identifies what is installed with these settings: two with the same value install the same Pods and Services. It does not
-// depend on the authorities' certificates, nor on the number of nodes and of Pods.
+// DeploymentID identifies what is installed with these settings: two with the same value install the same Pods and
+// Services. It does not depend on the authorities' certificates, nor on the number of nodes and of Pods.
 func DeploymentID(s Settings) (string, error) {
 	objects, err := Render(s)
 	if objects == nil {
@@ -201,7 +204,8 @@ func clusterScoped(o client.Object) bool {
 	return o.GetObjectKind().GroupVersionKind().GroupKind() == APIServiceKind.GroupKind()
 }
 
-// finish patches an object, sets its namespace, labels and annotations, and drops the fields that only the API server sets.
+// finish patches an object, sets its namespace, labels and annotations, and drops the fields that only the API server
+// sets.
 func finish(o client.Object, s Settings) (*unstructured.Unstructured, error) {
 	if err := customize(o, s.Customize.Patches); err != nil {
 		return nil, err
@@ -221,8 +225,8 @@ func finish(o client.Object, s Settings) (*unstructured.Unstructured, error) {
 	return finished(o)
 }
 
-// Finish sets the namespace, the labels and the digest of an object that is not part of Render's, and drops the fields that only the API
-// server sets.
+// Finish sets the namespace, the labels and the digest of an object that is not part of Render's, and drops the fields
+// that only the API server sets.
 func Finish(o client.Object, namespace string) (*unstructured.Unstructured, error) {
 	if !clusterScoped(o) {
 		o.SetNamespace(namespace)

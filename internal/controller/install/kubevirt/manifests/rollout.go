@@ -24,7 +24,8 @@ type Rollout struct {
 	Message string
 }
 
-// RolloutOf returns the progress of a DaemonSet. It does not wait for the Pods of nodes that are lost, some of which may be updated.
+// RolloutOf returns the progress of a DaemonSet. It does not wait for the Pods of nodes that are lost, some of which
+// may be updated.
 func RolloutOf(ds *appsv1.DaemonSet, lost, lostUpdated int) Rollout {
 	s := ds.Status
 	reachable := max(int(s.DesiredNumberScheduled)-lost, 0)
@@ -32,11 +33,15 @@ func RolloutOf(ds *appsv1.DaemonSet, lost, lostUpdated int) Rollout {
 	case s.ObservedGeneration < ds.Generation:
 		return Rollout{Message: fmt.Sprintf("DaemonSet %s is not yet observed by its controller", ds.Name)}
 	case int(s.UpdatedNumberScheduled)-lostUpdated < reachable:
-		return Rollout{Message: fmt.Sprintf("%s is updated on %d of %d nodes", ds.Name, s.UpdatedNumberScheduled, s.DesiredNumberScheduled)}
+		return Rollout{Message: fmt.Sprintf("%s is updated on %d of %d nodes", ds.Name, s.UpdatedNumberScheduled,
+			s.DesiredNumberScheduled)}
 	case int(s.NumberReady) < reachable:
-		return Rollout{Message: fmt.Sprintf("%s is ready on %d of %d nodes", ds.Name, s.NumberReady, s.DesiredNumberScheduled)}
+		return Rollout{Message: fmt.Sprintf("%s is ready on %d of %d nodes", ds.Name, s.NumberReady,
+			s.DesiredNumberScheduled)}
 	case lost > 0:
-		return Rollout{Done: true, Message: fmt.Sprintf("%s is ready on %d of %d nodes, and %d are lost", ds.Name, s.NumberReady, s.DesiredNumberScheduled, lost)}
+		return Rollout{Done: true,
+			Message: fmt.Sprintf("%s is ready on %d of %d nodes, and %d are lost", ds.Name, s.NumberReady,
+				s.DesiredNumberScheduled, lost)}
 	}
 	return Rollout{Done: true, Message: fmt.Sprintf("%s is ready on all %d nodes", ds.Name, s.DesiredNumberScheduled)}
 }
@@ -57,7 +62,8 @@ func RolloutOfDeployment(d *appsv1.Deployment) Rollout {
 	return Rollout{Done: true, Message: fmt.Sprintf("all %d Pods of %s are ready", want, d.Name)}
 }
 
-// FailureOfDeployment returns why the Pods of a Deployment cannot be created, as when a quota or a policy forbids it, or nothing.
+// FailureOfDeployment returns why the Pods of a Deployment cannot be created, as when a quota or a policy forbids it,
+// or nothing.
 func FailureOfDeployment(d *appsv1.Deployment) string {
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
@@ -67,8 +73,8 @@ func FailureOfDeployment(d *appsv1.Deployment) string {
 	return ""
 }
 
-// RolloutOfController returns the progress of virt-controller's Deployment. It waits until no Pod of an older version runs. A Pod that is
-// not ready is no reason to wait, since the leader is another one.
+// RolloutOfController returns the progress of virt-controller's Deployment. It waits until no Pod of an older version
+// runs. A Pod that is not ready is no reason to wait, since the leader is another one.
 func RolloutOfController(d *appsv1.Deployment) Rollout {
 	s, want := d.Status, ptr.Deref(d.Spec.Replicas, 1)
 	r := RolloutOfDeployment(d)
@@ -78,12 +84,14 @@ func RolloutOfController(d *appsv1.Deployment) Rollout {
 	return r
 }
 
-// IsUpdated reports whether a Pod was made from a template. Templates without an identifier are compared by their images.
+// IsUpdated reports whether a Pod was made from a template. Templates without an identifier are compared by their
+// images.
 func IsUpdated(pod *corev1.Pod, template *corev1.PodTemplateSpec) bool {
 	if id := template.Annotations[IdentifierAnnotation]; id != "" {
 		return pod.Annotations[IdentifierAnnotation] == id
 	}
-	return slices.EqualFunc(pod.Spec.Containers, template.Spec.Containers, func(a, b corev1.Container) bool { return a.Image == b.Image })
+	return slices.EqualFunc(pod.Spec.Containers, template.Spec.Containers,
+		func(a, b corev1.Container) bool { return a.Image == b.Image })
 }
 
 // AvailableSince returns since when a Pod is ready, and whether it is ready.
@@ -98,7 +106,8 @@ func AvailableSince(pod *corev1.Pod) (time.Time, bool) {
 const (
 	// maxReason is the maximum length of the reason why a Pod does not run.
 	maxReason = 512
-	// schedulingTime is how long a Pod may wait for a node: until the Pod that it replaces is gone, or a new node is there.
+	// schedulingTime is how long a Pod may wait for a node: until the Pod that it replaces is gone, or a new node is
+	// there.
 	schedulingTime = time.Minute
 	// readinessTime is how long a Pod that runs may take to become ready, or to be so again.
 	readinessTime = time.Minute
@@ -122,7 +131,8 @@ func CrashOf(pod *corev1.Pod, now time.Time) string {
 		if t := c.LastTerminationState.Terminated; t != nil && !c.Ready && c.RestartCount > 0 {
 			return crash(name, "container "+c.Name, t.Reason, fmt.Sprintf("it has exited with code %d", t.ExitCode), t.Message)
 		}
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" &&
+			w.Reason != "PodInitializing" {
 			return crash(name, "container "+c.Name, w.Reason, w.Message)
 		}
 	}
@@ -139,7 +149,8 @@ func UnreadyOf(pod *corev1.Pod, now time.Time) string {
 		return ""
 	}
 	since := c.LastTransitionTime.UTC().Format(time.RFC3339)
-	return crash(fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName), "it runs, but has not been ready since "+since, c.Message)
+	return crash(fmt.Sprintf("Pod %q on node %q", pod.Name, pod.Spec.NodeName),
+		"it runs, but has not been ready since "+since, c.Message)
 }
 
 func crash(pod, what string, causes ...string) string {

@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/rules"
 )
 
-// Installer installs and removes the objects. Its client addresses kinds by their URL, because discovery lags behind a new
-// CustomResourceDefinition.
+// Installer installs and removes the objects. Its client addresses kinds by their URL, because discovery lags behind a
+// new CustomResourceDefinition.
 type Installer struct {
 	Dynamic dynamic.Interface
 	// Reader reads namespaces from the API server.
@@ -43,10 +43,11 @@ type Installer struct {
 // state is what the objects depend on, and the versions of those that exist.
 type state struct{ monitor, account, serviceMonitor, versions string }
 
-// Apply installs the objects of the kinds that the cluster has, and removes those that are no longer wanted. It reads them only if
-// something has changed.
+// Apply installs the objects of the kinds that the cluster has, and removes those that are no longer wanted. It reads
+// them only if something has changed.
 func (i *Installer) Apply(ctx context.Context, spec *v1.KubeVirtSpec) error {
-	now := state{monitor: spec.MonitorNamespace, account: spec.MonitorAccount, serviceMonitor: spec.ServiceMonitorNamespace}
+	now := state{monitor: spec.MonitorNamespace, account: spec.MonitorAccount,
+		serviceMonitor: spec.ServiceMonitorNamespace}
 	// The versions come first: what changes after that is another version the next time.
 	var present bool
 	now.versions, present = i.watched.versions()
@@ -76,7 +77,9 @@ func (i *Installer) Apply(ctx context.Context, spec *v1.KubeVirtSpec) error {
 }
 
 // desired returns the objects to install of the kinds that the cluster has.
-func (i *Installer) desired(live map[string]*unstructured.UnstructuredList, now state) (map[string]*unstructured.Unstructured, error) {
+func (i *Installer) desired(
+	live map[string]*unstructured.UnstructuredList, now state,
+) (map[string]*unstructured.Unstructured, error) {
 	scrapes := live["ServiceMonitor"] != nil
 	if !scrapes && live["PrometheusRule"] == nil {
 		return nil, nil
@@ -146,7 +149,9 @@ func (i *Installer) of(k kind) string {
 
 // sync makes the desired objects exist, and no others. Objects of the same name that others have created
 // in other namespaces are left alone. It reports whether it has changed anything.
-func (i *Installer) sync(ctx context.Context, live map[string]*unstructured.UnstructuredList, desired map[string]*unstructured.Unstructured) (bool, error) {
+func (i *Installer) sync(
+	ctx context.Context, live map[string]*unstructured.UnstructuredList, desired map[string]*unstructured.Unstructured,
+) (bool, error) {
 	wrote := false
 	errs := make([]error, 0, len(kinds))
 	for _, k := range kinds {
@@ -159,7 +164,9 @@ func (i *Installer) sync(ctx context.Context, live map[string]*unstructured.Unst
 	return wrote, errors.Join(errs...)
 }
 
-func (i *Installer) syncOne(ctx context.Context, k kind, live []unstructured.Unstructured, desired *unstructured.Unstructured) (wrote bool, err error) {
+func (i *Installer) syncOne(
+	ctx context.Context, k kind, live []unstructured.Unstructured, desired *unstructured.Unstructured,
+) (wrote bool, err error) {
 	var errs []error
 	matches := desired == nil
 	for n := range live {

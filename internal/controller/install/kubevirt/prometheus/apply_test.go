@@ -24,7 +24,8 @@ import (
 
 // metadataOf returns the metadata of an object.
 func metadataOf(of schema.GroupVersionKind, namespace, name, version string) *metav1.PartialObjectMetadata {
-	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: version}}
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		ResourceVersion: version}}
 	o.SetGroupVersionKind(of)
 	return o
 }
@@ -35,7 +36,8 @@ func TestApplyReadsOnlyWhatHasChanged(t *testing.T) {
 	spec := &v1.KubeVirtSpec{MonitorNamespace: "monitoring"}
 	installed, err := render(Settings{Rules: rules.Settings{Namespace: "kubevirt"}, Monitor: "monitoring"})
 	g.Expect(err).NotTo(HaveOccurred())
-	definition := schema.GroupVersionKind{Group: definitions.Group, Version: definitions.Version, Kind: "CustomResourceDefinition"}
+	definition := schema.GroupVersionKind{Group: definitions.Group, Version: definitions.Version,
+		Kind: "CustomResourceDefinition"}
 	scheme, lists := metadatafake.NewTestScheme(), map[schema.GroupVersionResource]string{}
 	g.Expect(metav1.AddMetaToScheme(scheme)).To(Succeed())
 	var objects, metadata []runtime.Object

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package prometheus installs what the Prometheus operator needs to scrape the components and to alert: a ServiceMonitor, a
-// PrometheusRule, and the right of Prometheus to find the components. The cluster may get or lose these kinds while we run.
+// Package prometheus installs what the Prometheus operator needs to scrape the components and to alert: a
+// ServiceMonitor, a PrometheusRule, and the right of Prometheus to find the components. The cluster may get or lose
+// these kinds while we run.
 package prometheus
 
 import (
@@ -27,8 +28,8 @@ const (
 	DefaultAccount = "prometheus-k8s"
 )
 
-// DefaultNamespaces are where Prometheus is expected unless the KubeVirt object names a namespace: the first that exists. KubeVirt's
-// values.
+// DefaultNamespaces are where Prometheus is expected unless the KubeVirt object names a namespace: the first that
+// exists. KubeVirt's values.
 var DefaultNamespaces = []string{"openshift-monitoring", "monitoring"}
 
 const group = "monitoring.coreos.com"
@@ -61,7 +62,8 @@ func (k kind) definition() string {
 type Settings struct {
 	// Rules are the settings of the rules. Their namespace is the install namespace.
 	Rules rules.Settings
-	// Monitor is the namespace of Prometheus, and Account its service account. If Monitor is empty, no account gets a right.
+	// Monitor is the namespace of Prometheus, and Account its service account. If Monitor is empty, no account gets a
+	// right.
 	Monitor, Account string
 	// ServiceMonitor is the namespace of the ServiceMonitor. Empty means Monitor, or the install namespace.
 	ServiceMonitor string
@@ -104,12 +106,13 @@ func newObject(kind string, spec map[string]any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
 	u.SetName(Name)
-	u.SetLabels(map[string]string{manifests.ScrapeLabel: "true", "k8s-app": "kubevirt", "openshift.io/cluster-monitoring": ""})
+	u.SetLabels(map[string]string{manifests.ScrapeLabel: "true", "k8s-app": "kubevirt",
+		"openshift.io/cluster-monitoring": ""})
 	return u
 }
 
-// serviceMonitor makes Prometheus scrape every Pod of the Services for metrics. The components sign their certificates by different
-// authorities, none of which Prometheus knows. honorLabels keeps a VM's namespace.
+// serviceMonitor makes Prometheus scrape every Pod of the Services for metrics. The components sign their certificates
+// by different authorities, none of which Prometheus knows. honorLabels keeps a VM's namespace.
 func serviceMonitor(install string, authorize bool) *unstructured.Unstructured {
 	endpoint := map[string]any{
 		"port": "metrics", "scheme": "https", "honorLabels": true, "tlsConfig": map[string]any{"insecureSkipVerify": true},
@@ -150,7 +153,8 @@ func access(s Settings) []client.Object {
 			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
 			ObjectMeta: metav1.ObjectMeta{Name: RoleName, Labels: labels},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: RoleName},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.Monitor, Name: cmp.Or(s.Account, DefaultAccount)}},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.Monitor,
+				Name: cmp.Or(s.Account, DefaultAccount)}},
 		},
 	}
 }

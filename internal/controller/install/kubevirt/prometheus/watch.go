@@ -22,13 +22,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// pause is the least time between two reconciliations: any tenant can have an object of these names, and change it at any rate.
+// pause is the least time between two reconciliations: any tenant can have an object of these names, and change it at
+// any rate.
 const pause = time.Second
 
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
 
-// Source enqueues the requests of all when one of the objects changes, or when the cluster gets or loses one of their kinds. A kind is
-// only watched while its CustomResourceDefinition exists, so that no informer retries a kind that is not served.
+// Source enqueues the requests of all when one of the objects changes, or when the cluster gets or loses one of their
+// kinds. A kind is only watched while its CustomResourceDefinition exists, so that no informer retries a kind that is
+// not served.
 func (i *Installer) Source(client metadata.Interface, all func(context.Context) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		changed := func() {
@@ -51,7 +54,8 @@ func (i *Installer) Source(client metadata.Interface, all func(context.Context) 
 	})
 }
 
-// watched are the informers of the objects, by kind, while their kind exists, and those of the CustomResourceDefinitions by name.
+// watched are the informers of the objects, by kind, while their kind exists, and those of the
+// CustomResourceDefinitions by name.
 type watched struct {
 	mu        sync.Mutex
 	informers map[string]toolscache.SharedIndexInformer
@@ -67,8 +71,8 @@ func (w *watched) set(name string, informer toolscache.SharedIndexInformer) {
 	w.informers[name] = informer
 }
 
-// versions identifies the objects and their versions. It is empty until all are known. present is false if it is known that the cluster
-// has no kind of the Prometheus operator.
+// versions identifies the objects and their versions. It is empty until all are known. present is false if it is known
+// that the cluster has no kind of the Prometheus operator.
 func (w *watched) versions() (versions string, present bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,7 +89,8 @@ func (w *watched) versions() (versions string, present bool) {
 			present = present || optional
 			for _, o := range objects.GetStore().List() {
 				if o, ok := o.(metav1.Object); ok {
-					all = append(all, strings.Join([]string{k.kind, o.GetNamespace(), string(o.GetUID()), o.GetResourceVersion()}, "/"))
+					all = append(all, strings.Join([]string{k.kind, o.GetNamespace(), string(o.GetUID()), o.GetResourceVersion()},
+						"/"))
 				}
 			}
 			all = append(all, k.kind)
@@ -142,8 +147,11 @@ func (i *Installer) watch(ctx context.Context, client metadata.Interface, k kind
 }
 
 // newInformer returns an informer of one object's metadata.
-func newInformer(client metadata.Interface, of schema.GroupVersionResource, namespace, name string) toolscache.SharedIndexInformer {
-	return metadatainformer.NewFilteredMetadataInformer(client, of, namespace, 0, toolscache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}).Informer()
+func newInformer(
+	client metadata.Interface, of schema.GroupVersionResource, namespace, name string,
+) toolscache.SharedIndexInformer {
+	return metadatainformer.NewFilteredMetadataInformer(client, of, namespace, 0, toolscache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}).Informer()
 }

@@ -19,8 +19,8 @@ func lifecycleAlerts() []alert {
 	queue := "vmi:kubevirt_vmi_guest_queue_length:sum > "
 	return []alert{
 		{
-			"VMCannotBeEvicted", "kubevirt_vmi_non_evictable * on(name, namespace) group_left() " + running + " == 1", "1m", warning, none,
-			"A VMI has to be migrated when its node is drained, and cannot be.",
+			"VMCannotBeEvicted", "kubevirt_vmi_non_evictable * on(name, namespace) group_left() " + running + " == 1", "1m",
+			warning, none, "A VMI has to be migrated when its node is drained, and cannot be.",
 			"VMI {{ $labels.namespace }}/{{ $labels.name }} on node {{ $labels.node }} delays a drain: its eviction strategy requires a migration.",
 		},
 		{
@@ -38,7 +38,8 @@ func lifecycleAlerts() []alert {
 			"In VMI {{ $labels.namespace }}/{{ $labels.name }}, {{ $value }} threads wait for a vCPU.",
 		},
 		{
-			"GuestVCPUQueueHighCritical", queue + "20", "", critical, none, "More than twenty threads of a guest wait for a vCPU.",
+			"GuestVCPUQueueHighCritical", queue + "20", "", critical, none,
+			"More than twenty threads of a guest wait for a vCPU.",
 			"In VMI {{ $labels.namespace }}/{{ $labels.name }}, {{ $value }} threads wait for a vCPU.",
 		},
 		{
@@ -56,15 +57,15 @@ func lifecycleAlerts() []alert {
 			"VM {{ $labels.namespace }}/{{ $labels.name }} on node {{ $labels.node }} is in the state {{ $labels.status }}.",
 		},
 		{
-			"VMNonRecoverableOSPanic", "sum by(namespace, name) (increase(kubevirt_vmi_guest_os_panic_total[24h])) > 5", "1m", critical, none,
-			"A guest's operating system has crashed more than five times in 24 hours.",
+			"VMNonRecoverableOSPanic", "sum by(namespace, name) (increase(kubevirt_vmi_guest_os_panic_total[24h])) > 5", "1m",
+			critical, none, "A guest's operating system has crashed more than five times in 24 hours.",
 			"The operating system of VMI {{ $labels.namespace }}/{{ $labels.name }} has crashed {{ $value | printf \"%.0f\" }} times.",
 		},
 	}
 }
 
-// memoryAlerts are about guests with little memory. The VMI's name in the guest's metrics is that in kubevirt_vmi_info; KubeVirt's rules
-// compare it with the name of the Pod, and cannot fire.
+// memoryAlerts are about guests with little memory. The VMI's name in the guest's metrics is that in kubevirt_vmi_info;
+// KubeVirt's rules compare it with the name of the Pod, and cannot fire.
 func memoryAlerts() []alert {
 	vm := " * on(name, namespace) group_left(vm) topk by(name, namespace) (1, label_replace(kubevirt_vmi_info{phase='running'}, 'vm', '$1', 'name', '(.+)'))"
 	return []alert{
@@ -93,11 +94,13 @@ const foreign = "`[^\\p{L}\\p{N} ._:/\\\\-]`"
 func spaceAlerts() []alert {
 	ofGuest := func(label string) string { return "{{ $labels." + label + " | reReplaceAll " + foreign + " `?` }}" }
 	which := "{file_system_type!~'" + noSpace + "', mount_point!='System Reserved'}"
-	used := "(kubevirt_vmi_filesystem_used_bytes" + which + " / kubevirt_vmi_filesystem_capacity_bytes" + which + ") * 100 "
+	used := "(kubevirt_vmi_filesystem_used_bytes" + which + " / kubevirt_vmi_filesystem_capacity_bytes" + which +
+		") * 100 "
 	row := func(limits, duration, severity, summary string) alert {
 		return alert{
 			"GuestFilesystemAlmostOutOfSpace", used + limits, duration, severity, none, summary,
-			"In VMI {{ $labels.namespace }}/{{ $labels.name }}, {{ $value | printf \"%.0f\" }} % of file system " + ofGuest("mount_point") + " is used" +
+			"In VMI {{ $labels.namespace }}/{{ $labels.name }}, {{ $value | printf \"%.0f\" }} % of file system " +
+				ofGuest("mount_point") + " is used" +
 				" (disk " + ofGuest("disk_name") + ").",
 		}
 	}

@@ -9,12 +9,13 @@ type component struct {
 	name, title, burst string
 	// process is the process that has the role, and metric the name of it in the metrics of its state.
 	process, metric string
-	// lowReady and low are names of alerts. low fires when the process' Deployment has had too few Pods for the time after; empty means
-	// no such alert.
+	// lowReady and low are names of alerts. low fires when the process' Deployment has had too few Pods for the time
+	// after; empty means no such alert.
 	lowReady, low, after string
 }
 
-// all are KubeVirt's components. Here virt-controller has the role of virt-operator, so the rules with that name follow virt-controller.
+// all are KubeVirt's components. Here virt-controller has the role of virt-operator, so the rules with that name follow
+// virt-controller.
 var all = []component{
 	{"api", "VirtAPI", "VirtApi", "virt-api", "api", "LowReadyVirtAPICount", "LowVirtAPICount", "60m"},
 	{
@@ -25,9 +26,9 @@ var all = []component{
 	{"handler", "VirtHandler", "VirtHandler", "virt-handler", "handler", "LowReadyVirtHandlerCount", "", ""},
 }
 
-// components records how many Pods of each component are scraped, run and are ready. kube-state-metrics decides how many run; without
-// it, those that are scraped count. A component is ready if kube-state-metrics and its own metric report it;
-// without kube-state-metrics, its own metric decides.
+// components records how many Pods of each component are scraped, run and are ready. kube-state-metrics decides how
+// many run; without it, those that are scraped count. A component is ready if kube-state-metrics and its own metric
+// report it; without kube-state-metrics, its own metric decides.
 func components(namespace string) []Rule {
 	rules := make([]Rule, 0, 3*len(all)+1)
 	for _, c := range all {
@@ -42,8 +43,9 @@ func components(namespace string) []Rule {
 			Rule{Record: prefix + "_up:sum", Expr: of("sum(up{{pods}}) or vector(0)")},
 			Rule{Record: prefix + "_pods_running:count", Expr: of("count(kube_pod_status_phase{{pods}, phase='Running'} == 1)" +
 				" or (count(kube_pod_status_phase{{pods}}) * 0) or sum(up{{pods}}) or vector(0)")},
-			Rule{Record: prefix + "_ready:sum", Expr: of("sum(kube_pod_status_ready{{pods}, condition='true'} * on(pod, namespace) {ready})" +
-				" or (count(kube_pod_status_ready{{pods}}) * 0) or sum({ready}) or vector(0)")},
+			Rule{Record: prefix + "_ready:sum",
+				Expr: of("sum(kube_pod_status_ready{{pods}, condition='true'} * on(pod, namespace) {ready})" +
+					" or (count(kube_pod_status_ready{{pods}}) * 0) or sum({ready}) or vector(0)")},
 		)
 	}
 	return append(rules, Rule{
@@ -61,7 +63,8 @@ func cluster(namespace string) []Rule {
 		}
 		// Launchers run in all namespaces. A Pod of a tenant that has a component's name does not count as one.
 		return "topk by(container) (1, " +
-			of("namespace='"+namespace+"', container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-network-broker|virt-device-plugin|virt-exportproxy|virt-operator', pod=~'virt-.*'") +
+			of("namespace='"+namespace+
+				"', container=~'virt-controller|virt-api|virt-handler|virt-broker|virt-network-broker|virt-device-plugin|virt-exportproxy|virt-operator', pod=~'virt-.*'") +
 			" or " + of("container='compute', pod=~'virt-launcher-.*'") + ")"
 	}
 	return []Rule{
@@ -81,7 +84,8 @@ func cluster(namespace string) []Rule {
 				" sum by(group, version, resource, subresource, verb) (apiserver_request_total)",
 		},
 		{
-			Record: "container:kubevirt_memory_delta_from_requested_bytes:max", Expr: delta("container_memory_working_set_bytes"),
+			Record: "container:kubevirt_memory_delta_from_requested_bytes:max",
+			Expr:   delta("container_memory_working_set_bytes"),
 			Labels: map[string]string{"reason": "memory_working_set_delta_from_request"},
 		},
 		{
@@ -96,7 +100,8 @@ func guests() []Rule {
 	margin := func(usage string) string {
 		return "sum by(pod, container, namespace) (" +
 			"max by(pod, container, namespace) (kube_pod_container_resource_requests{pod=~'virt-launcher-.*', container='compute', resource='memory'})" +
-			" - on(pod, container, namespace) max by(pod, container, namespace) (" + usage + "{pod=~'virt-launcher-.*', container='compute'}))"
+			" - on(pod, container, namespace) max by(pod, container, namespace) (" + usage +
+			"{pod=~'virt-launcher-.*', container='compute'}))"
 	}
 	faults := func(window string) string {
 		return "sum by(name, namespace) (rate(kubevirt_vmi_memory_pgmajfault_total[" + window + "]))"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings, and a few alerts of
-// our own. It is pure: the reconciler installs them as a PrometheusRule, and the tests load the same rules into promtool and Prometheus.
+// Package rules contains Prometheus' recording and alerting rules as a table, with KubeVirt's names and meanings, and a
+// few alerts of our own. It is pure: the reconciler installs them as a PrometheusRule, and the tests load the same
+// rules into promtool and Prometheus.
 package rules
 
 import (
@@ -98,14 +99,16 @@ func complete(rows []alert, runbookURL string) []Rule {
 	}
 	out := make([]Rule, 0, len(rows))
 	for _, row := range rows {
-		annotations := map[string]string{"summary": row.summary, "runbook_url": strings.ReplaceAll(runbookURL, "%s", row.name)}
+		annotations := map[string]string{"summary": row.summary,
+			"runbook_url": strings.ReplaceAll(runbookURL, "%s", row.name)}
 		if row.description != "" {
 			annotations["description"] = row.description
 		}
-		out = append(out, Rule{Alert: row.name, Expr: row.expr, For: row.duration, Annotations: annotations, Labels: map[string]string{
-			"severity": row.severity, "operator_health_impact": row.impact,
-			"kubernetes_operator_part_of": "kubevirt", "kubernetes_operator_component": "kubevirt",
-		}})
+		out = append(out, Rule{Alert: row.name, Expr: row.expr, For: row.duration, Annotations: annotations,
+			Labels: map[string]string{
+				"severity": row.severity, "operator_health_impact": row.impact,
+				"kubernetes_operator_part_of": "kubevirt", "kubernetes_operator_component": "kubevirt",
+			}})
 	}
 	return out
 }
@@ -129,7 +132,8 @@ func componentAlerts(namespace string) []alert {
 		}
 		count := "cluster:kubevirt_virt_" + c.name
 		alerts = append(alerts,
-			alert{c.title + "Down", count + "_pods_running:count == 0", "10m", critical, critical, "No Pod of " + who + " runs.", ""},
+			alert{c.title + "Down", count + "_pods_running:count == 0", "10m", critical, critical, "No Pod of " + who + " runs.",
+				""},
 			alert{
 				"NoReady" + c.title, count + "_ready:sum == 0", "10m", critical, critical, "No Pod of " + who + " is ready.", "",
 			},
@@ -144,7 +148,8 @@ func componentAlerts(namespace string) []alert {
 		)
 		if c.low != "" {
 			alerts = append(alerts, alert{
-				c.low, fmt.Sprintf("%s_up:sum < on() 0.75 * sum(kube_deployment_spec_replicas{namespace='%s', deployment='%s'})", count, namespace, c.process),
+				c.low, fmt.Sprintf("%s_up:sum < on() 0.75 * sum(kube_deployment_spec_replicas{namespace='%s', deployment='%s'})",
+					count, namespace, c.process),
 				c.after, warning, warning, "Fewer than three quarters of the Pods of " + who + " can be scraped.", "",
 			})
 		}
@@ -183,7 +188,8 @@ func clusterAlerts(namespace string) []alert {
 		{
 			// With emulation no node needs KVM.
 			"LowKVMNodesCount",
-			"(cluster:kubevirt_nodes_allocatable:count > 1 and cluster:kubevirt_nodes_with_kvm:count < 2) unless on() " + emulation,
+			"(cluster:kubevirt_nodes_allocatable:count > 1 and cluster:kubevirt_nodes_with_kvm:count < 2) unless on() " +
+				emulation,
 			"5m", warning, warning, "Fewer than two nodes have KVM, so that guests cannot migrate.",
 			"A live migration needs two nodes with the resource devices.kubevirt.io/kvm. {{ $value }} nodes can run Pods.",
 		},
@@ -197,8 +203,8 @@ func clusterAlerts(namespace string) []alert {
 			"No node has KVM although emulation is off, or every node with an agent is cordoned or marked unschedulable for VMs.",
 		},
 		{
-			"VirtLauncherPodsStuckFailed", "sum(kube_pod_status_phase{phase='Failed', pod=~'virt-launcher-.*'}) >= 200", "10m", critical, critical,
-			"{{ $value }} launcher Pods have failed and are not deleted.",
+			"VirtLauncherPodsStuckFailed", "sum(kube_pod_status_phase{phase='Failed', pod=~'virt-launcher-.*'}) >= 200", "10m",
+			critical, critical, "{{ $value }} launcher Pods have failed and are not deleted.",
 			"{{ range query \"topk(1, sum by(namespace) (kube_pod_status_phase{phase='Failed', pod=~'virt-launcher-.*'}))\" }}" +
 				"Most of them, {{ .Value }}, are in namespace {{ .Labels.namespace }}.{{ end }}",
 		},
@@ -214,8 +220,9 @@ func clusterAlerts(namespace string) []alert {
 	}
 }
 
-// ownAlerts are about promises of Vireo that KubeVirt does not make, so KubeVirt has no such alerts. Their names start with Vireo, and
-// so do those of their metrics. A component's Pods may be replaced meanwhile, so the label of the Pod is removed.
+// ownAlerts are about promises of Vireo that KubeVirt does not make, so KubeVirt has no such alerts. Their names start
+// with Vireo, and so do those of their metrics. A component's Pods may be replaced meanwhile, so the label of the Pod
+// is removed.
 func ownAlerts() []alert {
 	return []alert{
 		{
@@ -234,8 +241,8 @@ func ownAlerts() []alert {
 			"No guest can be started or migrated on node {{ $labels.node }}, and no console opens there, until its virt-broker runs.",
 		},
 		{
-			"VireoGuestFrozenTooLong", "max by(namespace, name, node) (vireo_vmi_freeze_overdue_seconds) > 0", "2m", warning, none,
-			"A guest's file systems are still frozen after the time limit of the freeze.",
+			"VireoGuestFrozenTooLong", "max by(namespace, name, node) (vireo_vmi_freeze_overdue_seconds) > 0", "2m", warning,
+			none, "A guest's file systems are still frozen after the time limit of the freeze.",
 			"The guest of VMI {{ $labels.namespace }}/{{ $labels.name }} on node {{ $labels.node }} should have been thawed" +
 				" {{ $value | humanizeDuration }} ago, and cannot write to its disks.",
 		},
