@@ -22,7 +22,7 @@ const module = "github.com/vireo-project/vireo/"
 
 // maxCode is the limit for the lines of code of a program, without those that are blank or only comments: what has
 // privileges on a node must be small enough to be read in an afternoon.
-const maxCode = 3000
+const maxCode = 3050
 
 // programs are the programs of virt-broker's Pod, with the limits for their lines of code and for all lines. Counted
 // are all files of this module that a program is built from, without tests. Lower the limits with the code, and leave
@@ -34,11 +34,11 @@ var programs = map[brokerapi.Program]struct {
 	// forbidden are prefixes of packages that it may not be built from, beside those of all programs.
 	forbidden []string
 }{
-	brokerapi.Broker: {2970, 4058, []string{"internal/broker", "internal/broker/devicerule"},
+	brokerapi.Broker: {3020, 4108, []string{"internal/broker", "internal/broker/devicerule"},
 		[]string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
-	brokerapi.NetworkBroker: {2459, 3445, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"},
+	brokerapi.NetworkBroker: {2488, 3474, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"},
 		[]string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
-	brokerapi.DevicePlugin: {2114, 3008, []string{"internal/broker/device"},
+	brokerapi.DevicePlugin: {2140, 3034, []string{"internal/broker/device"},
 		[]string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 
