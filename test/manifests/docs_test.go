@@ -39,10 +39,12 @@ func TestTheSourceMapHasEveryFolder(t *testing.T) {
 	}
 	rows := strings.Split(sources, "\n")
 	for _, below := range []string{
-		"hack", "internal", "internal/agent", "internal/agentapi", "internal/apiserver", "internal/broker",
-		"internal/component", "internal/controller",
-		"internal/export", "internal/instancetype", "internal/launcher", "internal/launcherpod", "internal/migration",
-		"internal/snapshot", "internal/specsupport", "internal/vmistatus", "internal/webhook", "test",
+		"hack", "internal", "internal/agent", "internal/apiserver", "internal/broker",
+		"internal/component", "internal/controller", "internal/controller/fleet", "internal/controller/install",
+		"internal/controller/migration", "internal/controller/observe", "internal/controller/storage", "internal/decide",
+		"internal/decide/instancetype", "internal/decide/migration", "internal/decide/snapshot", "internal/exporter",
+		"internal/launcher", "internal/launcherpod", "internal/specsupport", "internal/vmistatus", "internal/webhook",
+		"internal/wire", "test",
 	} {
 		// A row names the directory in its first column, and the folders below in its second.
 		var row strings.Builder
