@@ -15,8 +15,8 @@ const VirtualMachineBackupFinalizer = "backup.kubevirt.io/vmbackup-protection"
 const (
 	// BackupInitiatedEvent: the backup started.
 	BackupInitiatedEvent = "VirtualMachineBackupInitiated"
-	// BackupAbortingEvent: the backup is to end. It was deleted, the time of a pull is over, or a migration does not wait for it. A pull can be
-	// complete nevertheless.
+	// BackupAbortingEvent: the backup is to end. It was deleted, the time of a pull is over, or a migration does not wait
+	// for it. A pull can be complete nevertheless.
 	BackupAbortingEvent = "VirtualMachineBackupAborting"
 	// BackupCompletedEvent: the backup is complete.
 	BackupCompletedEvent = "VirtualMachineBackupCompletedSuccessfully"

@@ -2,8 +2,8 @@
 // Copyright The Vireo Authors
 
 // Package cdi contains the kinds of cdi.kubevirt.io/v1beta1 that VMs need: DataVolumes, of which a VM has templates,
-// DataSources, which those name, and StorageProfiles, which describe storage classes. They belong to the Containerized Data Importer, which installs their CRDs: none are
-// generated from here.
+// DataSources, which those name, and StorageProfiles, which describe storage classes. They belong to the Containerized
+// Data Importer, which installs their CRDs: none are generated from here.
 // +kubebuilder:skip
 // +kubebuilder:object:generate=true
 package cdi

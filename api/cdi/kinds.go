@@ -14,7 +14,8 @@ import (
 
 // Annotations of the importer. Source: containerized-data-importer pkg/controller/common/util.go.
 const (
-	// AllowClaimAdoptionAnnotation of a DataVolume with the value true lets it own an existing claim of its name, as after a restore.
+	// AllowClaimAdoptionAnnotation of a DataVolume with the value true lets it own an existing claim of its name, as after
+	// a restore.
 	AllowClaimAdoptionAnnotation = "cdi.kubevirt.io/allowClaimAdoption"
 	// ContentTypeAnnotation of a claim is the format of its content: kubevirt or archive.
 	ContentTypeAnnotation = "cdi.kubevirt.io/storage.contentType"
@@ -32,9 +33,9 @@ type DataVolume struct {
 	Status DataVolumeStatus `json:"status,omitempty"`
 }
 
-// DataVolumeSpec is the spec of a DataVolume. Only source and sourceRef are decoded, because nothing else is read: a user who may create
-// DataVolumes could otherwise block the components that read them. The importer's schema admits quantities such as 1e-1000000000,
-// for which Kubernetes' parser needs hours.
+// DataVolumeSpec is the spec of a DataVolume. Only source and sourceRef are decoded, because nothing else is read: a
+// user who may create DataVolumes could otherwise block the components that read them. The importer's schema admits
+// quantities such as 1e-1000000000, for which Kubernetes' parser needs hours.
 type DataVolumeSpec struct {
 	v1beta1.DataVolumeSpec `json:",inline"`
 }
@@ -69,7 +70,8 @@ type DataVolumeStatus struct {
 	Conditions []DataVolumeCondition `json:"conditions,omitempty"`
 }
 
-// DataVolumePhase is the state of the importer. There are more than have a name here: those all mean that it is at work.
+// DataVolumePhase is the state of the importer. There are more than have a name here: those all mean that it is at
+// work.
 type DataVolumePhase string
 
 // Phases that a VM does not just wait through.

@@ -17,14 +17,16 @@ import (
 func TestQuantitiesOfDataVolumesAreNotDecoded(t *testing.T) {
 	dv := &DataVolume{}
 	dv.Spec.Storage = &v1beta1.StorageSpec{
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(
+			"1Gi")}},
 	}
 	raw, err := json.Marshal(dv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var written struct{ Spec v1beta1.DataVolumeSpec }
-	if err := json.Unmarshal(raw, &written); err != nil || written.Spec.Storage == nil || written.Spec.Storage.Resources.Requests.Storage().String() != "1Gi" {
+	if err := json.Unmarshal(raw, &written); err != nil || written.Spec.Storage == nil ||
+		written.Spec.Storage.Resources.Requests.Storage().String() != "1Gi" {
 		t.Errorf("wrote %s, %v", raw, err)
 	}
 	list := &DataVolumeList{}
@@ -34,7 +36,8 @@ func TestQuantitiesOfDataVolumesAreNotDecoded(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := list.Items[0]
-	if read.Spec.Storage != nil || read.Status.Phase != DataVolumeSucceeded || read.Spec.Source.PVC.Name != "golden" || read.Spec.SourceRef.Name != "debian" {
+	if read.Spec.Storage != nil || read.Status.Phase != DataVolumeSucceeded || read.Spec.Source.PVC.Name != "golden" ||
+		read.Spec.SourceRef.Name != "debian" {
 		t.Errorf("read %+v", read)
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package clone contains what all versions of the API group clone.kubevirt.io share: its name, its kind, and the reasons of
-// events on clones.
+// Package clone contains what all versions of the API group clone.kubevirt.io share: its name, its kind, and the
+// reasons of events on clones.
 package clone
 
 // GroupName is the name of the API group.
@@ -50,7 +50,8 @@ const (
 	PVCBoundEvent = "PVCBound"
 	// SourceDoesNotExistEvent: the source is not there (yet).
 	SourceDoesNotExistEvent = "SourceDoesNotExist"
-	// SourceWithBackendStorageInvalidEvent: the source has state of TPM or EFI, and cannot be cloned. The clone has failed.
+	// SourceWithBackendStorageInvalidEvent: the source has state of TPM or EFI, and cannot be cloned. The clone has
+	// failed.
 	SourceWithBackendStorageInvalidEvent = "SourceVMWithBackendStorageInvalid"
 	// VMVolumeSnapshotsInvalidEvent: no snapshot can be taken of a volume of the source (yet).
 	VMVolumeSnapshotsInvalidEvent = "VMVolumeSnapshotsInvalid"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package migrations contains what all versions of the API group migrations.kubevirt.io share: its name and its resource.
+// Package migrations contains what all versions of the API group migrations.kubevirt.io share: its name and its
+// resource.
 package migrations
 
 // GroupName is the name of the API group.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pool contains what all versions of the API group pool.kubevirt.io share: its name, the finalizer of its VMs, the
-// reasons of its events and how its selectors match.
+// Package pool contains what all versions of the API group pool.kubevirt.io share: its name, the finalizer of its VMs,
+// the reasons of its events and how its selectors match.
 package pool
 
 // GroupName is the name of the API group.
@@ -11,7 +11,8 @@ const GroupName = "pool.kubevirt.io"
 // VirtualMachinePoolKind is the one kind of the group.
 const VirtualMachinePoolKind = "VirtualMachinePool"
 
-// VirtualMachinePoolControllerFinalizer of a pool's VM is removed after the disks that are to be kept no longer belong to the VM.
+// VirtualMachinePoolControllerFinalizer of a pool's VM is removed after the disks that are to be kept no longer belong
+// to the VM.
 const VirtualMachinePoolControllerFinalizer = "pool.kubevirt.io/finalizer"
 
 // Reasons of events on a pool, from KubeVirt's pkg/virt-controller/watch/pool.

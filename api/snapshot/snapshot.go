@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package snapshot contains what all versions of the API group snapshot.kubevirt.io share: its name, and the finalizers,
-// labels, annotations and event reasons of snapshots and restores. The values are those of KubeVirt's
+// Package snapshot contains what all versions of the API group snapshot.kubevirt.io share: its name, and the
+// finalizers, labels, annotations and event reasons of snapshots and restores. The values are those of KubeVirt's
 // pkg/storage/snapshot.
 package snapshot
 
@@ -24,28 +24,29 @@ const (
 
 // Labels and annotations that virt-controller writes.
 const (
-	// SourceNameLabel is on a VolumeSnapshot and names the VM that the snapshot was taken of. Of a name with more than 63 characters, the
-	// label has the beginning and a hash, and an annotation of the same key has all of it.
+	// SourceNameLabel is on a VolumeSnapshot and names the VM that the snapshot was taken of. Of a name with more than 63
+	// characters, the label has the beginning and a hash, and an annotation of the same key has all of it.
 	SourceNameLabel = "snapshot.kubevirt.io/source-vm-name"
 	// SourceNamespaceLabel is on a VolumeSnapshot and is that VM's namespace.
 	SourceNamespaceLabel = "snapshot.kubevirt.io/source-vm-namespace"
-	// GuestAnnotation is on a VirtualMachineSnapshotContent and is how the guest was when the snapshot was taken, from which the
-	// indications of the VirtualMachineSnapshot follow. The annotation is Vireo's own.
+	// GuestAnnotation is on a VirtualMachineSnapshotContent and is how the guest was when the snapshot was taken, from
+	// which the indications of the VirtualMachineSnapshot follow. The annotation is Vireo's own.
 	GuestAnnotation = "snapshot.kubevirt.io/guest"
 	// RestoreNameAnnotation is on a restored PersistentVolumeClaim and names the VirtualMachineRestore.
 	RestoreNameAnnotation = "restore.kubevirt.io/name"
-	// LastRestoreAnnotation is on a VM and on restored PersistentVolumeClaims, and contains name and UID of the last restore
-	// that changed it, as <name>-<uid>, so that a restore is done once.
+	// LastRestoreAnnotation is on a VM and on restored PersistentVolumeClaims, and contains name and UID of the last
+	// restore that changed it, as <name>-<uid>, so that a restore is done once.
 	LastRestoreAnnotation = "restore.kubevirt.io/lastRestoreUID"
-	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was; a long name as in SourceNameLabel.
+	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was; a long name as
+	// in SourceNameLabel.
 	RestoreSourceNameLabel = "restore.kubevirt.io/source-vm-name"
 	// RestoreSourceNamespaceLabel is on a restored PersistentVolumeClaim and is that VM's namespace.
 	RestoreSourceNamespaceLabel = "restore.kubevirt.io/source-vm-namespace"
-	// RestoreOwnedByVMAnnotation is on a restored PersistentVolumeClaim that is to be owned by a VM that does not exist yet,
-	// and names the VirtualMachineRestore.
+	// RestoreOwnedByVMAnnotation is on a restored PersistentVolumeClaim that is to be owned by a VM that does not exist
+	// yet, and names the VirtualMachineRestore.
 	RestoreOwnedByVMAnnotation = "restore.kubevirt.io/owned-by-vm"
-	// RestoreCleanupStateLabel is on a PersistentVolumeClaim with the TPM's and EFI's state that a restore has replaced, and
-	// contains persistent-state-for-<vm>. The claim is deleted at the end of the restore.
+	// RestoreCleanupStateLabel is on a PersistentVolumeClaim with the TPM's and EFI's state that a restore has replaced,
+	// and contains persistent-state-for-<vm>. The claim is deleted at the end of the restore.
 	RestoreCleanupStateLabel = "restore.kubevirt.io/cleanup-backend-pvc"
 )
 

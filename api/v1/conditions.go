@@ -31,7 +31,8 @@ const (
 	PausedCrashedReason = "PausedCrashed"
 	// PausedPostcopyFailedReason: a post-copy failed, and the guest lacks a part of its memory.
 	PausedPostcopyFailedReason = "PausedPostcopyFailed"
-	// PausedUnknownReason: QEMU stopped the guest for a reason that libvirt does not report, such as an internal error of KVM.
+	// PausedUnknownReason: QEMU stopped the guest for a reason that libvirt does not report, such as an internal error of
+	// KVM.
 	PausedUnknownReason = "PausedUnknown"
 )
 
@@ -61,8 +62,8 @@ const (
 	VirtualMachineInstanceReasonHypervPassthroughNotMigratable = "HypervPassthroughNotLiveMigratable" //nolint:gosec // G101: a word, no credential
 	// VirtualMachineInstanceReasonPRNotMigratable: a disk uses SCSI persistent reservations.
 	VirtualMachineInstanceReasonPRNotMigratable = "PersistentReservationNotLiveMigratable"
-	// VirtualMachineInstanceReasonDecentralizedNotMigratable: it cannot migrate to another namespace or cluster, the message explains
-	// why.
+	// VirtualMachineInstanceReasonDecentralizedNotMigratable: it cannot migrate to another namespace or cluster, the
+	// message explains why.
 	VirtualMachineInstanceReasonDecentralizedNotMigratable = "DecentralizedNotLiveMigratable"
 	// VirtualMachineInstanceReasonNotMigratable: none of the others, the message explains why.
 	VirtualMachineInstanceReasonNotMigratable = "NotMigratable"
@@ -80,7 +81,8 @@ const (
 	VirtualMachineInstanceReasonAutoMigrationDueToLiveUpdate = "AutoMigrationDueToLiveUpdate"
 	// VirtualMachineInstanceReasonAutoMigrationPending: that migration waits.
 	VirtualMachineInstanceReasonAutoMigrationPending = "AutoMigrationPending"
-	// VirtualMachineInstanceReasonRestartRequired: the guest does not migrate, so the change takes effect when the VM is restarted.
+	// VirtualMachineInstanceReasonRestartRequired: the guest does not migrate, so the change takes effect when the VM is
+	// restarted.
 	VirtualMachineInstanceReasonRestartRequired = "RestartRequired"
 )
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1 contains the kubevirt.io/v1 API: VirtualMachine, VirtualMachineInstance with its replica sets, migrations and
-// presets, and KubeVirt; and the bodies of subresources.kubevirt.io that act on them.
+// Package v1 contains the kubevirt.io/v1 API: VirtualMachine, VirtualMachineInstance with its replica sets, migrations
+// and presets, and KubeVirt; and the bodies of subresources.kubevirt.io that act on them.
 //
 // On the wire it equals KubeVirt 1.9: JSON names, types, enums, list keys and optionality are equal, so that a manifest
 // or a client written for KubeVirt works unchanged. Go names are equal as well, which lets code written against

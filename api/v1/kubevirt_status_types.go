@@ -97,20 +97,20 @@ const (
 	KubeVirtConditionProgressing KubeVirtConditionType = "Progressing"
 	// KubeVirtConditionDegraded: something does not work as it should.
 	KubeVirtConditionDegraded KubeVirtConditionType = "Degraded"
-	// KubeVirtConditionWorkloadsMigratable is not KubeVirt's: every running guest can be migrated to another launcher. False
-	// names some that cannot, and why. Set by virt-controller; it is absent while no guest runs.
+	// KubeVirtConditionWorkloadsMigratable is not KubeVirt's: every running guest can be migrated to another launcher.
+	// False names some that cannot, and why. Set by virt-controller; it is absent while no guest runs.
 	KubeVirtConditionWorkloadsMigratable KubeVirtConditionType = "WorkloadsMigratable"
-	// KubeVirtConditionCommonInstancetypesDeployed is not KubeVirt's. It is there and False only when a common instance type or
-	// preference is missing. Set by virt-controller.
+	// KubeVirtConditionCommonInstancetypesDeployed is not KubeVirt's. It is there and False only when a common instance
+	// type or preference is missing. Set by virt-controller.
 	KubeVirtConditionCommonInstancetypesDeployed KubeVirtConditionType = "CommonInstancetypesDeployed"
-	// KubeVirtConditionFieldsIgnored is not KubeVirt's: the spec sets fields or feature gates that have no effect. The message
-	// names them, and why. It is absent while there are none.
+	// KubeVirtConditionFieldsIgnored is not KubeVirt's: the spec sets fields or feature gates that have no effect. The
+	// message names them, and why. It is absent while there are none.
 	KubeVirtConditionFieldsIgnored KubeVirtConditionType = "FieldsIgnored"
-	// KubeVirtConditionReconciling is not KubeVirt's: the installation is not yet what the spec says. It is there only while it is True, and
-	// kstatus reads it.
-	KubeVirtConditionReconciling KubeVirtConditionType = "Reconciling"
-	// KubeVirtConditionStalled is not KubeVirt's: the installation cannot become what the spec says without a change. It is there only
+	// KubeVirtConditionReconciling is not KubeVirt's: the installation is not yet what the spec says. It is there only
 	// while it is True, and kstatus reads it.
+	KubeVirtConditionReconciling KubeVirtConditionType = "Reconciling"
+	// KubeVirtConditionStalled is not KubeVirt's: the installation cannot become what the spec says without a change. It
+	// is there only while it is True, and kstatus reads it.
 	KubeVirtConditionStalled KubeVirtConditionType = "Stalled"
 )
 

@@ -43,14 +43,15 @@ const (
 	VirtualMachineGenerationAnnotation = "kubevirt.io/vm-generation"
 	// PciTopologyVersionAnnotation is on a VMI and names the scheme by which PCI slots are laid out.
 	PciTopologyVersionAnnotation = "kubevirt.io/pci-topology-version"
-	// PciInterfaceSlotCountAnnotation is on a VMI of the former scheme and contains how many slots its interfaces take together
-	// with the placeholders, so that their slots stay when interfaces are added and removed.
+	// PciInterfaceSlotCountAnnotation is on a VMI of the former scheme and contains how many slots its interfaces take
+	// together with the placeholders, so that their slots stay when interfaces are added and removed.
 	PciInterfaceSlotCountAnnotation = "kubevirt.io/pci-interface-slot-count"
 	// PciTopologyVersionV2 is the scheme before; its addresses depend on the spec.
 	PciTopologyVersionV2 = "v2"
 	// PciTopologyVersionV3 is the scheme with placeholders for stable addresses and extra root ports for hotplug.
 	PciTopologyVersionV3 = "v3"
-	// MemoryOverheadAnnotationBytes is on a launcher Pod and contains the memory that it was given beyond its guest's, in bytes.
+	// MemoryOverheadAnnotationBytes is on a launcher Pod and contains the memory that it was given beyond its guest's, in
+	// bytes.
 	MemoryOverheadAnnotationBytes = "kubevirt.io/memory-overhead-bytes"
 	// KeepLauncherAfterFailureAnnotation on a VMI requests to keep the launcher Pod alive after a failure, for debugging.
 	KeepLauncherAfterFailureAnnotation = "kubevirt.io/keep-launcher-alive-after-failure"
@@ -62,25 +63,27 @@ const (
 	PlacePCIDevicesOnRootComplex = "kubevirt.io/placePCIDevicesOnRootComplex"
 	// VGADisplayForEFIGuestsX86Annotation on the KubeVirt object gives EFI guests on x86 a VGA display rather than bochs.
 	VGADisplayForEFIGuestsX86Annotation = "kubevirt.io/vga-display-efi-x86"
-	// PauseGuestAgentProbesAnnotation on a VMI, with a true value, makes probes by guestAgentPing succeed without a request to the guest
-	// agent.
+	// PauseGuestAgentProbesAnnotation on a VMI, with a true value, makes probes by guestAgentPing succeed without a
+	// request to the guest agent.
 	PauseGuestAgentProbesAnnotation = "kubevirt.io/pause-guest-agent-probes"
 	// QGSSocketPathAnnotation is on a VMI under Intel TDX and contains the socket of the quote generation service.
 	QGSSocketPathAnnotation = "kubevirt.io/qgs-socket-path"
 	// DeprecatedNonRootVMIAnnotation is on old VMIs whose launcher does not run as root; now none does.
 	DeprecatedNonRootVMIAnnotation = "kubevirt.io/nonroot"
-	// EmulatorThreadCompleteToEvenParity on a VMI rounds dedicated CPUs with an isolated emulator thread up to an even number.
-	// On the KubeVirt object, with the feature gate AlignCPUs, it does so for all VMIs.
+	// EmulatorThreadCompleteToEvenParity on a VMI rounds dedicated CPUs with an isolated emulator thread up to an even
+	// number. On the KubeVirt object, with the feature gate AlignCPUs, it does so for all VMIs.
 	EmulatorThreadCompleteToEvenParity = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
-	// AutoMemoryLimitsRatioLabel is on a namespace and contains by how much the memory limit of launcher Pods exceeds their
-	// request where a quota requests limits. At least 1.
+	// AutoMemoryLimitsRatioLabel is on a namespace and contains by how much the memory limit of launcher Pods exceeds
+	// their request where a quota requests limits. At least 1.
 	AutoMemoryLimitsRatioLabel = "alpha.kubevirt.io/auto-memory-limits-ratio"
-	// VirtualMachinePodCPULimitsLabel is on a VMI that is being resized and contains the CPU limit of the migration's target Pod.
+	// VirtualMachinePodCPULimitsLabel is on a VMI that is being resized and contains the CPU limit of the migration's
+	// target Pod.
 	VirtualMachinePodCPULimitsLabel = "kubevirt.io/vmi-pod-cpu-resource-limits"
 	// VirtualMachinePodMemoryRequestsLabel is on a VMI that is being resized and contains the memory request of the
 	// migration's target Pod.
 	VirtualMachinePodMemoryRequestsLabel = "kubevirt.io/vmi-pod-memory-resource-requests"
-	// MemoryHotplugOverheadRatioLabel is on a VMI whose memory is being resized and contains the overhead ratio of that moment.
+	// MemoryHotplugOverheadRatioLabel is on a VMI whose memory is being resized and contains the overhead ratio of that
+	// moment.
 	MemoryHotplugOverheadRatioLabel = "kubevirt.io/memory-hotplug-overhead-ratio"
 	// VirtualMachinePoolRevisionName is on a VM of a pool and names the ControllerRevision that it was made from.
 	VirtualMachinePoolRevisionName = "kubevirt.io/vm-pool-revision-name"
@@ -88,8 +91,8 @@ const (
 	ImmediateDataVolumeCreation = "kubevirt.io/immediate-data-volume-creation"
 	// PVCMemoryDumpAnnotation is on a claim with a memory dump and contains the VM and the time.
 	PVCMemoryDumpAnnotation = "kubevirt.io/memory-dump"
-	// PersistentReservationLabelPrefix is the prefix of a label on launcher Pods that use SCSI reservations; the claim's UID
-	// follows.
+	// PersistentReservationLabelPrefix is the prefix of a label on launcher Pods that use SCSI reservations; the claim's
+	// UID follows.
 	PersistentReservationLabelPrefix = "pr.kubevirt.io/"
 	// DisablePCIHole64 on a VMI turns the 64-bit PCI hole off.
 	DisablePCIHole64 = "kubevirt.io/disablePCIHole64"

@@ -23,8 +23,8 @@ type NetworkSource struct {
 // IsPrimary reports whether the network is that of the Pod's primary interface.
 func (n *Network) IsPrimary() bool { return n.Pod != nil || n.Multus != nil && n.Multus.Default }
 
-// IsPluggable reports whether interfaces on the network can be plugged into a running guest and unplugged: it is one of Multus' beside the
-// primary one.
+// IsPluggable reports whether interfaces on the network can be plugged into a running guest and unplugged: it is one of
+// Multus' beside the primary one.
 func (n *Network) IsPluggable() bool { return n.Multus != nil && !n.Multus.Default }
 
 // PodNetwork is the Pod's network.

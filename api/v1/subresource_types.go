@@ -117,9 +117,9 @@ type VSOCKOptions struct {
 	UseTLS *bool `json:"useTLS,omitempty"`
 }
 
-// GuestfsInfo is the image that virtctl guestfs runs, the response to guestfs. It is KubeVirt's type (kubevirt.io/client-go/kubecli,
-// GuestfsInfo). The image is gsImage if that is set, and otherwise registry/imagePrefix+libguestfs-tools with the digest, or the tag
-// if there is no digest.
+// GuestfsInfo is the image that virtctl guestfs runs, the response to guestfs. It is KubeVirt's type
+// (kubevirt.io/client-go/kubecli, GuestfsInfo). The image is gsImage if that is set, and otherwise
+// registry/imagePrefix+libguestfs-tools with the digest, or the tag if there is no digest.
 type GuestfsInfo struct {
 	// registry is the image's registry and path, without its name.
 	Registry string `json:"registry"`

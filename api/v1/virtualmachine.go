@@ -26,8 +26,8 @@ func (vm *VirtualMachine) RunStrategy() (VirtualMachineRunStrategy, error) {
 	}
 }
 
-// SetRunStrategy writes the strategy into the field that the VM uses: spec.runStrategy, or spec.running, which knows Always and
-// not Always only.
+// SetRunStrategy writes the strategy into the field that the VM uses: spec.runStrategy, or spec.running, which knows
+// Always and not Always only.
 func (vm *VirtualMachine) SetRunStrategy(strategy VirtualMachineRunStrategy) {
 	if vm.Spec.RunStrategy != nil {
 		vm.Spec.RunStrategy = &strategy
@@ -38,7 +38,9 @@ func (vm *VirtualMachine) SetRunStrategy(strategy VirtualMachineRunStrategy) {
 }
 
 // MadeUnder returns a request that records the run strategy of the VM.
-func (r VirtualMachineStateChangeRequest) MadeUnder(strategy VirtualMachineRunStrategy) VirtualMachineStateChangeRequest {
+func (r VirtualMachineStateChangeRequest) MadeUnder(
+	strategy VirtualMachineRunStrategy,
+) VirtualMachineStateChangeRequest {
 	data := map[string]string{}
 	maps.Copy(data, r.Data)
 	data[RequestDataRunStrategyKey] = string(strategy)
@@ -46,8 +48,9 @@ func (r VirtualMachineStateChangeRequest) MadeUnder(strategy VirtualMachineRunSt
 	return r
 }
 
-// AppliesTo reports whether a request is still to be carried out when the VM has a run strategy. A change of the strategy replaces the
-// requests that were made before it. A start with options that was made under Halted sets the strategy Always, and is carried out under it.
+// AppliesTo reports whether a request is still to be carried out when the VM has a run strategy. A change of the
+// strategy replaces the requests that were made before it. A start with options that was made under Halted sets the
+// strategy Always, and is carried out under it.
 func (r VirtualMachineStateChangeRequest) AppliesTo(strategy VirtualMachineRunStrategy) bool {
 	start := r.Action == StartRequest
 	switch made := VirtualMachineRunStrategy(r.Data[RequestDataRunStrategyKey]); made {
@@ -55,7 +58,8 @@ func (r VirtualMachineStateChangeRequest) AppliesTo(strategy VirtualMachineRunSt
 		return true
 	case RunStrategyHalted:
 		return start && strategy == RunStrategyAlways
-	case "": // Another client made it. Under Halted, KubeVirt makes no request for a start without options: it changes the strategy.
+	// Another client made it. Under Halted, KubeVirt makes no request for a start without options: it changes the strategy.
+	case "":
 		return strategy != RunStrategyHalted || !start || len(r.Data) > 0
 	default:
 		return false

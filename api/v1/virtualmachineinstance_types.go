@@ -27,8 +27,8 @@ type VirtualMachineInstance struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what runs. Set at creation, with every default resolved, and then changed by virt-controller only.
 	Spec VirtualMachineInstanceSpec `json:"spec"`
-	// status is the observed state of the run. Starts with the phase Pending. Each field has one writer: virt-controller or
-	// the node's agent.
+	// status is the observed state of the run. Starts with the phase Pending. Each field has one writer: virt-controller
+	// or the node's agent.
 	// +kubebuilder:default={phase: Pending}
 	// +optional
 	Status VirtualMachineInstanceStatus `json:"status,omitempty"`

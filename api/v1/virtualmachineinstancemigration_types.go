@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VirtualMachineInstanceMigration requests the migration of a running VMI to another node, and reports its state. Deleting it
-// while the migration runs aborts the migration.
+// VirtualMachineInstanceMigration requests the migration of a running VMI to another node, and reports its state.
+// Deleting it while the migration runs aborts the migration.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachineinstancemigrations,singular=virtualmachineinstancemigration,scope=Namespaced,shortName=vmim;vmims,categories=all
@@ -34,7 +34,8 @@ type VirtualMachineInstanceMigrationList struct {
 	Items           []VirtualMachineInstanceMigration `json:"items"`
 }
 
-// VirtualMachineInstanceMigrationSpec is the VMI to migrate and its possible targets. Set by the user; it cannot be changed.
+// VirtualMachineInstanceMigrationSpec is the VMI to migrate and its possible targets. Set by the user; it cannot be
+// changed.
 type VirtualMachineInstanceMigrationSpec struct {
 	// vmiName is the VMI to migrate, in the same namespace. Required by admission. Set by the user.
 	VMIName string `json:"vmiName,omitempty"`
@@ -160,7 +161,8 @@ type VirtualMachineInstanceMigrationConditionType string
 const (
 	// VirtualMachineInstanceMigrationAbortRequested: a user deleted the migration while it ran.
 	VirtualMachineInstanceMigrationAbortRequested VirtualMachineInstanceMigrationConditionType = "migrationAbortRequested"
-	// VirtualMachineInstanceMigrationRejectedByResourceQuota: a quota of the namespace leaves no room for the target's Pod.
+	// VirtualMachineInstanceMigrationRejectedByResourceQuota: a quota of the namespace leaves no room for the target's
+	// Pod.
 	VirtualMachineInstanceMigrationRejectedByResourceQuota VirtualMachineInstanceMigrationConditionType = "migrationRejectedByResourceQuota"
 	// VirtualMachineInstanceMigrationBlockedByUtilityVolumes: it waits until the guest's utility volumes are detached.
 	VirtualMachineInstanceMigrationBlockedByUtilityVolumes VirtualMachineInstanceMigrationConditionType = "migrationBlockedByUtilityVolumes"
@@ -168,10 +170,10 @@ const (
 	VirtualMachineInstanceDecentralizedMigrationBlocked VirtualMachineInstanceMigrationConditionType = "decentralizedMigrationBlocked"
 	// VirtualMachineInstanceMigrationBlockedByBackup: it waits until a backup of the guest is finished.
 	VirtualMachineInstanceMigrationBlockedByBackup VirtualMachineInstanceMigrationConditionType = "migrationBlockedByBackup"
-	// VirtualMachineInstanceMigrationReconciling is not KubeVirt's: the migration has not ended. It is there only while it is True, and
-	// kstatus reads it.
+	// VirtualMachineInstanceMigrationReconciling is not KubeVirt's: the migration has not ended. It is there only while it
+	// is True, and kstatus reads it.
 	VirtualMachineInstanceMigrationReconciling VirtualMachineInstanceMigrationConditionType = "Reconciling"
-	// VirtualMachineInstanceMigrationStalled is not KubeVirt's: the migration has failed, and the message says why. It is there only
-	// while it is True, and kstatus reads it.
+	// VirtualMachineInstanceMigrationStalled is not KubeVirt's: the migration has failed, and the message says why. It is
+	// there only while it is True, and kstatus reads it.
 	VirtualMachineInstanceMigrationStalled VirtualMachineInstanceMigrationConditionType = "Stalled"
 )

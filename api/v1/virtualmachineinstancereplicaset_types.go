@@ -63,7 +63,8 @@ type VirtualMachineInstanceReplicaSetStatus struct {
 	// conditions report whether VMIs cannot be created or deleted (ReplicaFailure), and whether the set is paused
 	// (ReplicaPaused). Set by virt-controller.
 	Conditions []VirtualMachineInstanceReplicaSetCondition `json:"conditions,omitempty"`
-	// labelSelector is spec.selector in the form that the scale subresource returns to autoscalers. Set by virt-controller.
+	// labelSelector is spec.selector in the form that the scale subresource returns to autoscalers. Set by
+	// virt-controller.
 	LabelSelector string `json:"labelSelector,omitempty"`
 }
 
@@ -96,7 +97,7 @@ const (
 	// VirtualMachineInstanceReplicaSetReplicaPaused: spec.paused was seen, from now on VMIs may be added and removed by
 	// hand.
 	VirtualMachineInstanceReplicaSetReplicaPaused VirtualMachineInstanceReplicaSetConditionType = "ReplicaPaused"
-	// VirtualMachineInstanceReplicaSetReconciling is not KubeVirt's: the VMIs are not yet those that the spec wants, or not ready. It is
-	// there only while it is True, and kstatus reads it.
+	// VirtualMachineInstanceReplicaSetReconciling is not KubeVirt's: the VMIs are not yet those that the spec wants, or
+	// not ready. It is there only while it is True, and kstatus reads it.
 	VirtualMachineInstanceReplicaSetReconciling VirtualMachineInstanceReplicaSetConditionType = "Reconciling"
 )

@@ -5,8 +5,8 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DiskBackup requests that the disks of the running guest be copied to a utility volume, for a VirtualMachineBackup. Set by
-// virt-controller. KubeVirt calls the subresource backup instead.
+// DiskBackup requests that the disks of the running guest be copied to a utility volume, for a VirtualMachineBackup.
+// Set by virt-controller. KubeVirt calls the subresource backup instead.
 type DiskBackup struct {
 	// id identifies the backup: the UID of the VirtualMachineBackup. A guest is backed up at most once for it.
 	// +kubebuilder:validation:MinLength=1
@@ -44,8 +44,8 @@ type DiskBackup struct {
 	// +listType=atomic
 	// +optional
 	KeptCheckpoints []string `json:"keptCheckpoints,omitempty"`
-	// pull means that nothing is copied: QEMU serves the disks as they were at the point in time, until the backup is canceled. The utility
-	// volume then has what the guest overwrites meanwhile.
+	// pull means that nothing is copied: QEMU serves the disks as they were at the point in time, until the backup is
+	// canceled. The utility volume then has what the guest overwrites meanwhile.
 	// +optional
 	Pull *DiskBackupPull `json:"pull,omitempty"`
 	// canceled is true once the backup is to be aborted. It stays true. A pull ends with it.
@@ -53,8 +53,8 @@ type DiskBackup struct {
 	Canceled bool `json:"canceled,omitempty"`
 }
 
-// DiskBackupPull is the Pod to which the agent connects so that it can read the disks of a pull. It is empty while there is no such Pod. The
-// agent connects to it, and never the reverse. Set by virt-controller.
+// DiskBackupPull is the Pod to which the agent connects so that it can read the disks of a pull. It is empty while
+// there is no such Pod. The agent connects to it, and never the reverse. Set by virt-controller.
 type DiskBackupPull struct {
 	// podIP is the Pod's address.
 	// +kubebuilder:validation:MaxLength=63
@@ -75,8 +75,8 @@ type DiskBackupPull struct {
 	PodUID string `json:"podUID,omitempty"`
 }
 
-// DiskBackupRecord is what the agent has done for a DiskBackup. It is a copy of an entry in the domain's metadata. Set by the
-// agent.
+// DiskBackupRecord is what the agent has done for a DiskBackup. It is a copy of an entry in the domain's metadata. Set
+// by the agent.
 type DiskBackupRecord struct {
 	// id is that of the backup.
 	// +kubebuilder:validation:MinLength=1
@@ -99,16 +99,16 @@ type DiskBackupRecord struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Since string `json:"since,omitempty"`
-	// fullBecause explains, for people, why the backup is a full one although an incremental one was requested, or why no checkpoint
-	// was created.
+	// fullBecause explains, for people, why the backup is a full one although an incremental one was requested, or why no
+	// checkpoint was created.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	FullBecause string `json:"fullBecause,omitempty"`
 	// pull is true if QEMU serves the disks instead of copying them.
 	// +optional
 	Pull bool `json:"pull,omitempty"`
-	// canceled is true once the agent ends a pull that was served, because it was canceled. Only then it succeeds. Whether a client has read
-	// the disks is not known to the agent.
+	// canceled is true once the agent ends a pull that was served, because it was canceled. Only then it succeeds. Whether
+	// a client has read the disks is not known to the agent.
 	// +optional
 	Canceled bool `json:"canceled,omitempty"`
 	// problem explains, for people, why the backup failed.

@@ -30,8 +30,8 @@ type VirtualMachineInstanceMigrationState struct {
 	TargetNode string `json:"targetNode,omitempty"`
 	// targetPod is the target's launcher Pod.
 	TargetPod string `json:"targetPod,omitempty"`
-	// targetAttachmentPodUID is the Pod that attaches hotplugged volumes on the target node. Not set: each volume has a Pod of its own,
-	// which hotplugVolume of its status names.
+	// targetAttachmentPodUID is the Pod that attaches hotplugged volumes on the target node. Not set: each volume has a
+	// Pod of its own, which hotplugVolume of its status names.
 	TargetAttachmentPodUID types.UID `json:"targetAttachmentPodUID,omitempty"`
 	// sourceNode is the source node.
 	SourceNode string `json:"sourceNode,omitempty"`

@@ -5,11 +5,11 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// SnapshotFreeze requests that the guest's file systems be frozen while snapshots of its disks are taken, or a backup of them
-// begins. Set by virt-controller. KubeVirt calls the subresources freeze and unfreeze instead.
+// SnapshotFreeze requests that the guest's file systems be frozen while snapshots of its disks are taken, or a backup
+// of them begins. Set by virt-controller. KubeVirt calls the subresources freeze and unfreeze instead.
 type SnapshotFreeze struct {
-	// id identifies the freeze: the UID of the VirtualMachineSnapshot or the VirtualMachineBackup. A guest is frozen at most
-	// once for it.
+	// id identifies the freeze: the UID of the VirtualMachineSnapshot or the VirtualMachineBackup. A guest is frozen at
+	// most once for it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	ID string `json:"id"`
@@ -34,8 +34,8 @@ const (
 	SnapshotFreezeCancel SnapshotFreezeEnd = "Cancel"
 )
 
-// SnapshotFreezeRecord is what the agent has done for the freeze of a snapshot or a backup. It is a copy of an entry in the
-// domain's metadata. Set by the agent.
+// SnapshotFreezeRecord is what the agent has done for the freeze of a snapshot or a backup. It is a copy of an entry in
+// the domain's metadata. Set by the agent.
 type SnapshotFreezeRecord struct {
 	// id is that of the freeze.
 	// +kubebuilder:validation:MinLength=1

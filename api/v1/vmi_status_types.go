@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// VirtualMachineInstanceStatus is the observed state of a VMI. The table in internal/vmistatus names the writer of each field.
+// VirtualMachineInstanceStatus is the observed state of a VMI. The table in internal/vmistatus names the writer of each
+// field.
 type VirtualMachineInstanceStatus struct {
 	// nodeName is the node that runs the guest. Set by virt-controller when it assigns the Pod to the agent.
 	NodeName string `json:"nodeName,omitempty"`
@@ -28,8 +29,8 @@ type VirtualMachineInstanceStatus struct {
 	PhaseTransitionTimestamps []VirtualMachineInstancePhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
 	// interfaces are the guest's network interfaces. Set by the agent.
 	Interfaces []VirtualMachineInstanceNetworkInterface `json:"interfaces,omitempty"`
-	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent. As in KubeVirt, it is never missing:
-	// clients read its fields without checking that it exists.
+	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent. As in KubeVirt, it is
+	// never missing: clients read its fields without checking that it exists.
 	// +kubebuilder:default={}
 	GuestOSInfo VirtualMachineInstanceGuestOSInfo `json:"guestOSInfo,omitempty"`
 	// migrationState is the migration that is running or was the last.
@@ -58,21 +59,22 @@ type VirtualMachineInstanceStatus struct {
 	// fsFreezeStatus is "frozen" while the guest's file systems are. Set by the agent.
 	// +optional
 	FSFreezeStatus string `json:"fsFreezeStatus,omitempty"`
-	// snapshotFreeze requests that the guest's file systems be frozen for a VirtualMachineSnapshot or a VirtualMachineBackup.
-	// Set by virt-controller.
+	// snapshotFreeze requests that the guest's file systems be frozen for a VirtualMachineSnapshot or a
+	// VirtualMachineBackup. Set by virt-controller.
 	// +optional
 	SnapshotFreeze *SnapshotFreeze `json:"snapshotFreeze,omitempty"`
 	// snapshotFreezeRecord is what the agent has done for the last such request. Set by the agent.
 	// +optional
 	SnapshotFreezeRecord *SnapshotFreezeRecord `json:"snapshotFreezeRecord,omitempty"`
-	// diskBackup requests a backup of the guest's disks. Set by virt-controller; KubeVirt calls the subresource backup instead.
+	// diskBackup requests a backup of the guest's disks. Set by virt-controller; KubeVirt calls the subresource backup
+	// instead.
 	// +optional
 	DiskBackup *DiskBackup `json:"diskBackup,omitempty"`
 	// diskBackupRecord is what the agent has done for the last such request. Set by the agent.
 	// +optional
 	DiskBackupRecord *DiskBackupRecord `json:"diskBackupRecord,omitempty"`
-	// trackedVolumes are the names of the volumes whose disks have an overlay with which QEMU can track changed blocks, as long as it
-	// runs. Set by the agent.
+	// trackedVolumes are the names of the volumes whose disks have an overlay with which QEMU can track changed blocks, as
+	// long as it runs. Set by the agent.
 	// +listType=atomic
 	// +optional
 	TrackedVolumes []string `json:"trackedVolumes,omitempty"`
@@ -82,7 +84,8 @@ type VirtualMachineInstanceStatus struct {
 	// virtualMachineRevisionName names the ControllerRevision with the VM's spec at the start.
 	// +optional
 	VirtualMachineRevisionName string `json:"virtualMachineRevisionName,omitempty"`
-	// runtimeUser is the user ID of the launcher, 107. It is never missing, either: it is 0 before there is a launcher Pod.
+	// runtimeUser is the user ID of the launcher, 107. It is never missing, either: it is 0 before there is a launcher
+	// Pod.
 	// +kubebuilder:default=0
 	// +optional
 	RuntimeUser uint64 `json:"runtimeUser"`
@@ -201,11 +204,11 @@ const (
 	VirtualMachineInstanceMigrationRequired VirtualMachineInstanceConditionType = "MigrationRequired"
 	// VirtualMachineInstanceEvictionRequested: an eviction was requested for the guest.
 	VirtualMachineInstanceEvictionRequested VirtualMachineInstanceConditionType = "EvictionRequested"
-	// VirtualMachineInstanceNodeUnresponsive: the agent of the guest's node does not respond. The message explains what is known
-	// about the guest, what the VMI waits for and how it is released.
+	// VirtualMachineInstanceNodeUnresponsive: the agent of the guest's node does not respond. The message explains what is
+	// known about the guest, what the VMI waits for and how it is released.
 	VirtualMachineInstanceNodeUnresponsive VirtualMachineInstanceConditionType = "NodeUnresponsive"
-	// VirtualMachineInstanceMachineTypeReplaced: the guest started with another machine type than its spec has, because only another
-	// build of QEMU has that one.
+	// VirtualMachineInstanceMachineTypeReplaced: the guest started with another machine type than its spec has, because
+	// only another build of QEMU has that one.
 	VirtualMachineInstanceMachineTypeReplaced VirtualMachineInstanceConditionType = "MachineTypeReplaced"
 	// VirtualMachineInstanceSoftwareEmulation: the guest runs without KVM.
 	VirtualMachineInstanceSoftwareEmulation VirtualMachineInstanceConditionType = "SoftwareEmulation"

@@ -77,9 +77,9 @@ type PersistentVolumeClaimInfo struct {
 	// requests is what the claim requests.
 	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
-	// preallocated is true if the space was filled beforehand, or is to stay allocated: what the guest deletes is not given
-	// back. An annotation of the claim whose key contains /storage.preallocation or /storage.thick-provisioned and whose value is
-	// true declares that. Set by virt-controller.
+	// preallocated is true if the space was filled beforehand, or is to stay allocated: what the guest deletes is not
+	// given back. An annotation of the claim whose key contains /storage.preallocation or /storage.thick-provisioned and
+	// whose value is true declares that. Set by virt-controller.
 	// +optional
 	Preallocated bool `json:"preallocated,omitempty"`
 	// filesystemOverhead is the part of the volume that its file system takes.

@@ -156,13 +156,13 @@ type EphemeralVolumeSource struct {
 
 // HostDisk is a file of the node.
 type HostDisk struct {
-	// path is the file's path on the node. User 107 must be able to read and write it, and to make it in its directory if it is
-	// not there: virt-handler does not change who owns the node's files.
+	// path is the file's path on the node. User 107 must be able to read and write it, and to make it in its directory if
+	// it is not there: virt-handler does not change who owns the node's files.
 	Path string `json:"path"`
 	// type is Disk for a file that exists, or DiskOrCreate.
 	Type HostDiskType `json:"type"`
-	// capacity is the size of a file that is made; up to pvcTolerateLessSpaceUpToPercent less is taken where the node has less.
-	// Only with type DiskOrCreate, which needs it unless the file is there.
+	// capacity is the size of a file that is made; up to pvcTolerateLessSpaceUpToPercent less is taken where the node has
+	// less. Only with type DiskOrCreate, which needs it unless the file is there.
 	// +optional
 	Capacity resource.Quantity `json:"capacity,omitempty"`
 	// shared is true if the path is the same storage on all nodes. Default: false.

@@ -48,8 +48,8 @@ const (
 	ReasonSourceLost = "SourceLost"
 	// ReasonSourceUnhealthy is not used. In KubeVirt, the VM lost track of the backup. (Failed, Progressing)
 	ReasonSourceUnhealthy = "SourceUnhealthy"
-	// ReasonDeletedDuringInit is not used: a backup that is deleted before it has started is removed without a final condition. In KubeVirt, it
-	// has this one. (Failed, Progressing)
+	// ReasonDeletedDuringInit is not used: a backup that is deleted before it has started is removed without a final
+	// condition. In KubeVirt, it has this one. (Failed, Progressing)
 	ReasonDeletedDuringInit = "DeletedDuringInit"
 )
 

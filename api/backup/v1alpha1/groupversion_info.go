@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1alpha1 contains the backup.kubevirt.io/v1alpha1 API: a VirtualMachineBackup copies the disks of a running VM, and
-// a VirtualMachineBackupTracker remembers where the next, incremental backup starts.
+// Package v1alpha1 contains the backup.kubevirt.io/v1alpha1 API: a VirtualMachineBackup copies the disks of a running
+// VM, and a VirtualMachineBackupTracker remembers where the next, incremental backup starts.
 // +kubebuilder:object:generate=true
 // +groupName=backup.kubevirt.io
 package v1alpha1

@@ -51,8 +51,8 @@ type VirtualMachineBackupSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Push;Pull
 	Mode *BackupMode `json:"mode,omitempty"`
-	// pvcName names the claim that the backup is written to, or that has room for what the guest overwrites while the backup
-	// is pulled. Required.
+	// pvcName names the claim that the backup is written to, or that has room for what the guest overwrites while the
+	// backup is pulled. Required.
 	// +optional
 	PvcName *string `json:"pvcName,omitempty"`
 	// skipQuiesce leaves the guest's file systems as they are instead of freezing them when the backup

@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VirtualMachineBackupTracker remembers, for one VM and one backup tool, the checkpoint from which the next backup starts.
+// VirtualMachineBackupTracker remembers, for one VM and one backup tool, the checkpoint from which the next backup
+// starts.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachinebackuptrackers,singular=virtualmachinebackuptracker,scope=Namespaced,shortName=vmbackuptracker;vmbackuptrackers,categories=all
@@ -47,7 +48,8 @@ type VirtualMachineBackupTrackerSpec struct {
 // VirtualMachineBackupTrackerStatus is the checkpoint from which the next backup starts.
 type VirtualMachineBackupTrackerStatus struct {
 	// latestCheckpoint is that of the tracker's last complete backup, of a pull only if all of it was read. Set by
-	// virt-controller, which removes it when the VM runs again after it was stopped. Without it the next backup is a full one.
+	// virt-controller, which removes it when the VM runs again after it was stopped. Without it the next backup is a full
+	// one.
 	// +optional
 	LatestCheckpoint *BackupCheckpoint `json:"latestCheckpoint,omitempty"`
 	// checkpointRedefinitionRequired is never set: checkpoints end with the guest. In KubeVirt, it is true while a guest

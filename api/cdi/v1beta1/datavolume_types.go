@@ -9,8 +9,8 @@ import (
 )
 
 // DataVolumeSpec is the specification of a DataVolume of the Containerized Data Importer (cdi.kubevirt.io/v1beta1): a
-// PersistentVolumeClaim and what to fill it with. That project's own webhook validates it when the DataVolume is created;
-// here only its structure is defined.
+// PersistentVolumeClaim and what to fill it with. That project's own webhook validates it when the DataVolume is
+// created; here only its structure is defined.
 type DataVolumeSpec struct {
 	// source is where the data comes from; exactly one of its members is set. Either source or sourceRef. Set by the
 	// user.
@@ -26,8 +26,8 @@ type DataVolumeSpec struct {
 	Storage *StorageSpec `json:"storage,omitempty"`
 	// priorityClassName is the priority class of the Pods that fill the claim. Default: the cluster's. Set by the user.
 	PriorityClassName string `json:"priorityClassName,omitempty"`
-	// contentType is the content of the source: kubevirt is a disk image (the default), archive a tar archive of files. Set by
-	// the user.
+	// contentType is the content of the source: kubevirt is a disk image (the default), archive a tar archive of files.
+	// Set by the user.
 	// +kubebuilder:validation:Enum="kubevirt";"archive"
 	ContentType DataVolumeContentType `json:"contentType,omitempty"`
 	// checkpoints are the snapshots of a disk that are copied one after the other while its VM still runs elsewhere. Set

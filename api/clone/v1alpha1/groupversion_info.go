@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1alpha1 contains the clone.kubevirt.io/v1alpha1 API, which is served for older clients and not stored. It has
-// the fields of v1beta1, as it has in KubeVirt's CRD, so that a client can read and write a clone without loss; package
-// api/snapshot/v1alpha1 explains why.
+// Package v1alpha1 contains the clone.kubevirt.io/v1alpha1 API, which is served for older clients and not stored. It
+// has the fields of v1beta1, as it has in KubeVirt's CRD, so that a client can read and write a clone without loss;
+// package api/snapshot/v1alpha1 explains why.
 // +kubebuilder:object:generate=true
 // +groupName=clone.kubevirt.io
 package v1alpha1

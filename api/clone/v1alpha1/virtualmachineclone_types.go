@@ -9,8 +9,8 @@ import (
 	"github.com/vireo-project/vireo/api/clone/v1beta1"
 )
 
-// VirtualMachineClone makes a new VM of a VM or of a snapshot: a snapshot is taken, if there is none, and restored to the
-// new VM.
+// VirtualMachineClone makes a new VM of a VM or of a snapshot: a snapshot is taken, if there is none, and restored to
+// the new VM.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachineclones,singular=virtualmachineclone,scope=Namespaced,shortName=vmclone;vmclones,categories=all

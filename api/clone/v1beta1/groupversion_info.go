@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 contains the clone.kubevirt.io/v1beta1 API: a VirtualMachineClone makes a new VM of an existing one. It
-// is the stored version.
+// Package v1beta1 contains the clone.kubevirt.io/v1beta1 API: a VirtualMachineClone makes a new VM of an existing one.
+// It is the stored version.
 // +kubebuilder:object:generate=true
 // +groupName=clone.kubevirt.io
 package v1beta1

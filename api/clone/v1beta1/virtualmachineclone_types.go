@@ -10,8 +10,8 @@ import (
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
 )
 
-// VirtualMachineClone makes a new VM of a VM or of a snapshot: a snapshot is taken, if there is none, and restored to the
-// new VM.
+// VirtualMachineClone makes a new VM of a VM or of a snapshot: a snapshot is taken, if there is none, and restored to
+// the new VM.
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
@@ -45,9 +45,9 @@ type VirtualMachineCloneSpec struct {
 	// generated name, which is in status.targetName.
 	// +optional
 	Target *corev1.TypedLocalObjectReference `json:"target,omitempty"`
-	// annotationFilters choose which annotations of the source the target gets. A filter is a key, or the beginning of keys
-	// followed by *. After a ! it excludes keys, whatever the other filters are: "*" and "!some/key*" are all but those.
-	// Default: all.
+	// annotationFilters choose which annotations of the source the target gets. A filter is a key, or the beginning of
+	// keys followed by *. After a ! it excludes keys, whatever the other filters are: "*" and "!some/key*" are all but
+	// those. Default: all.
 	// +optional
 	// +listType=atomic
 	AnnotationFilters []string `json:"annotationFilters,omitempty"`
@@ -58,8 +58,8 @@ type VirtualMachineCloneSpec struct {
 	// template has filters for the labels and annotations of the VM's template.
 	// +optional
 	Template VirtualMachineCloneTemplateFilters `json:"template,omitempty"`
-	// newMacAddresses are the MAC addresses of the target's interfaces, by the interface's name. Default: an interface that
-	// is not named gets one at start.
+	// newMacAddresses are the MAC addresses of the target's interfaces, by the interface's name. Default: an interface
+	// that is not named gets one at start.
 	// +optional
 	NewMacAddresses map[string]string `json:"newMacAddresses,omitempty"`
 	// newSMBiosSerial is the serial number that the target's firmware reports. Default: a generated one.

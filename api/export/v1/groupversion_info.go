@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1 contains the export.kubevirt.io/v1 API: a VirtualMachineExport serves the volumes of a VM, a snapshot, a claim
-// or a backup for download. It is the stored version.
+// Package v1 contains the export.kubevirt.io/v1 API: a VirtualMachineExport serves the volumes of a VM, a snapshot, a
+// claim or a backup for download. It is the stored version.
 // +kubebuilder:object:generate=true
 // +groupName=export.kubevirt.io
 package v1

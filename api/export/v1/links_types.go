@@ -49,7 +49,8 @@ type ExportManifestType string
 
 // Values of ExportManifestType.
 const (
-	// AllManifests is everything but the Secret with the token: the VM, its DataVolumes and a ConfigMap with the certificate.
+	// AllManifests is everything but the Secret with the token: the VM, its DataVolumes and a ConfigMap with the
+	// certificate.
 	AllManifests ExportManifestType = "all"
 	// AuthHeader is a Secret with the token as a header, as CDI takes it.
 	AuthHeader ExportManifestType = "auth-header-secret"

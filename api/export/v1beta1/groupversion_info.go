@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 contains the export.kubevirt.io/v1beta1 API, which is deprecated, served for older clients and not stored.
-// Its fields are those of v1; package api/snapshot/v1alpha1 defines how the two versions share types.
+// Package v1beta1 contains the export.kubevirt.io/v1beta1 API, which is deprecated, served for older clients and not
+// stored. Its fields are those of v1; package api/snapshot/v1alpha1 defines how the two versions share types.
 // +kubebuilder:object:generate=true
 // +groupName=export.kubevirt.io
 package v1beta1

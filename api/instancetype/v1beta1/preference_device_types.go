@@ -26,7 +26,8 @@ type DevicePreferences struct {
 	// preferredAutoattachInputDevice defines whether a VM without a setting of its own and without inputs gets a tablet.
 	// +optional
 	PreferredAutoattachInputDevice *bool `json:"preferredAutoattachInputDevice,omitempty"`
-	// preferredDisableHotplug defines whether disks can be added to the running guest of a VM without a setting of its own.
+	// preferredDisableHotplug defines whether disks can be added to the running guest of a VM without a setting of its
+	// own.
 	// +optional
 	PreferredDisableHotplug *bool `json:"preferredDisableHotplug,omitempty"`
 	// preferredVirtualGPUOptions are the options of GPUs that have none.
@@ -72,11 +73,12 @@ type DevicePreferences struct {
 	// preferredRng gives a VM without one a random number generator.
 	// +optional
 	PreferredRng *v1.Rng `json:"preferredRng,omitempty"`
-	// preferredBlockMultiQueue defines whether virtio disks of a VM without a setting of its own have one queue for each CPU.
+	// preferredBlockMultiQueue defines whether virtio disks of a VM without a setting of its own have one queue for each
+	// CPU.
 	// +optional
 	PreferredBlockMultiQueue *bool `json:"preferredBlockMultiQueue,omitempty"`
-	// preferredNetworkInterfaceMultiQueue defines whether virtio network interfaces of a VM without a setting of its own have
-	// one queue for each CPU.
+	// preferredNetworkInterfaceMultiQueue defines whether virtio network interfaces of a VM without a setting of its own
+	// have one queue for each CPU.
 	// +optional
 	PreferredNetworkInterfaceMultiQueue *bool `json:"preferredNetworkInterfaceMultiQueue,omitempty"`
 	// preferredTPM gives a VM without one this TPM.

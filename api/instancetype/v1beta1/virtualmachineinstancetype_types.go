@@ -10,8 +10,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// VirtualMachineInstancetype is a size that the VMs of its namespace can refer to: CPU, memory and what else has a cost.
-// A VM cannot override what its instance type sets; one that tries is refused.
+// VirtualMachineInstancetype is a size that the VMs of its namespace can refer to: CPU, memory and what else has a
+// cost. A VM cannot override what its instance type sets; one that tries is refused.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=virtualmachineinstancetypes,singular=virtualmachineinstancetype,scope=Namespaced,shortName=vminstancetype;vminstancetypes;vmf;vmfs,categories=all
 type VirtualMachineInstancetype struct {
@@ -48,8 +48,8 @@ type VirtualMachineClusterInstancetypeList struct {
 	Items           []VirtualMachineClusterInstancetype `json:"items"`
 }
 
-// VirtualMachineInstancetypeSpec is a size: CPU and memory always, the rest as far as it is set. A VM that refers to the
-// instance type must leave all of it to the instance type.
+// VirtualMachineInstancetypeSpec is a size: CPU and memory always, the rest as far as it is set. A VM that refers to
+// the instance type must leave all of it to the instance type.
 type VirtualMachineInstancetypeSpec struct {
 	// nodeSelector contains labels that a node must have to run the VM. Default: none. A VM that has a nodeSelector of its
 	// own conflicts with it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1alpha1 contains the migrations.kubevirt.io/v1alpha1 API: a MigrationPolicy changes how the VMs that it selects
-// migrate.
+// Package v1alpha1 contains the migrations.kubevirt.io/v1alpha1 API: a MigrationPolicy changes how the VMs that it
+// selects migrate.
 // +kubebuilder:object:generate=true
 // +groupName=migrations.kubevirt.io
 package v1alpha1

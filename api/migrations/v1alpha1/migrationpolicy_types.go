@@ -19,8 +19,8 @@ import (
 type MigrationPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec selects VMs and defines how they migrate. Fields that are not set are taken from configuration.migrations of the
-	// KubeVirt object. Set by the administrator.
+	// spec selects VMs and defines how they migrate. Fields that are not set are taken from configuration.migrations of
+	// the KubeVirt object. Set by the administrator.
 	Spec MigrationPolicySpec `json:"spec"`
 	// status is empty.
 	// +nullable
@@ -48,7 +48,8 @@ type MigrationPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0",message="must not be negative"
 	BandwidthPerMigration *resource.Quantity `json:"bandwidthPerMigration,omitempty"`
 	// completionTimeoutPerGiB is the time, in seconds for each GiB of the guest's memory, after which the migration is
-	// helped to its end, if allowPostCopy or allowWorkloadDisruption lets it, and aborted otherwise. It must not be negative.
+	// helped to its end, if allowPostCopy or allowWorkloadDisruption lets it, and aborted otherwise. It must not be
+	// negative.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0",message="must not be negative"
 	CompletionTimeoutPerGiB *int64 `json:"completionTimeoutPerGiB,omitempty"`

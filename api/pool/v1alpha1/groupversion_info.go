@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1alpha1 contains the pool.kubevirt.io/v1alpha1 API, which is served for older clients and not stored. Its fields
-// are those of v1beta1; package api/snapshot/v1alpha1 defines how the two versions share types.
+// Package v1alpha1 contains the pool.kubevirt.io/v1alpha1 API, which is served for older clients and not stored. Its
+// fields are those of v1beta1; package api/snapshot/v1alpha1 defines how the two versions share types.
 // +kubebuilder:object:generate=true
 // +groupName=pool.kubevirt.io
 package v1alpha1

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 contains the pool.kubevirt.io/v1beta1 API: a VirtualMachinePool keeps a number of equal VMs. It is the
-// stored version.
+// Package v1beta1 contains the pool.kubevirt.io/v1beta1 API: a VirtualMachinePool keeps a number of equal VMs. It is
+// the stored version.
 // +kubebuilder:object:generate=true
 // +groupName=pool.kubevirt.io
 package v1beta1

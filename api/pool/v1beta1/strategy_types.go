@@ -22,8 +22,8 @@ type VirtualMachinePoolScaleInStrategy struct {
 
 // VirtualMachinePoolOpportunisticScaleInStrategy are options of opportunistic.
 type VirtualMachinePoolOpportunisticScaleInStrategy struct {
-	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline and
-	// with Online. The next VM of the same number reuses them.
+	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline
+	// and with Online. The next VM of the same number reuses them.
 	// +optional
 	// +kubebuilder:validation:Enum=Disabled;Offline;Online
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
@@ -34,8 +34,8 @@ type VirtualMachinePoolProactiveScaleInStrategy struct {
 	// selectionPolicy defines which VMs are deleted first. Default: any.
 	// +optional
 	SelectionPolicy *VirtualMachinePoolSelectionPolicy `json:"selectionPolicy,omitempty"`
-	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline and
-	// with Online. The next VM of the same number reuses them.
+	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline
+	// and with Online. The next VM of the same number reuses them.
 	// +optional
 	// +kubebuilder:validation:Enum=Disabled;Offline;Online
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`

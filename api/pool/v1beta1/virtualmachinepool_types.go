@@ -54,8 +54,8 @@ type VirtualMachinePoolSpec struct {
 	// nameGeneration defines which names in a VM get the VM's number appended.
 	// +optional
 	NameGeneration *VirtualMachinePoolNameGeneration `json:"nameGeneration,omitempty"`
-	// maxUnavailable is how many VMs, as a number or as a part in percent, may be not ready at a time while the pool updates
-	// them. Default: 100%.
+	// maxUnavailable is how many VMs, as a number or as a part in percent, may be not ready at a time while the pool
+	// updates them. Default: 100%.
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// scaleInStrategy defines which VMs are deleted when there are too many. Default: proactive, any of them.
@@ -89,13 +89,15 @@ type VirtualMachinePoolNameGeneration struct {
 	AppendIndexToSecretRefs *bool `json:"appendIndexToSecretRefs,omitempty"`
 }
 
-// VirtualMachinePoolAutohealingStrategy defines when a VM that fails to start is replaced. One of the limits must be reached.
+// VirtualMachinePoolAutohealingStrategy defines when a VM that fails to start is replaced. One of the limits must be
+// reached.
 type VirtualMachinePoolAutohealingStrategy struct {
 	// startUpFailureThreshold is the number of failed starts in a row. Default: 3.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	StartUpFailureThreshold *uint32 `json:"startUpFailureThreshold,omitempty"`
-	// minFailingToStartDuration is how long the VM must not have been ready, such as 10m, if it reports an error. Default: 5m.
+	// minFailingToStartDuration is how long the VM must not have been ready, such as 10m, if it reports an error. Default:
+	// 5m.
 	// +optional
 	MinFailingToStartDuration *metav1.Duration `json:"minFailingToStartDuration,omitempty"`
 }
@@ -122,8 +124,8 @@ const (
 	VirtualMachinePoolReplicaFailure VirtualMachinePoolConditionType = "ReplicaFailure"
 	// VirtualMachinePoolReplicaPaused is True while the pool is paused. VMs can then be made and deleted by hand.
 	VirtualMachinePoolReplicaPaused VirtualMachinePoolConditionType = "ReplicaPaused"
-	// VirtualMachinePoolReconciling is not KubeVirt's: the VMs are not yet those that the spec wants, or not ready. It is there only
-	// while it is True, and kstatus reads it.
+	// VirtualMachinePoolReconciling is not KubeVirt's: the VMs are not yet those that the spec wants, or not ready. It is
+	// there only while it is True, and kstatus reads it.
 	VirtualMachinePoolReconciling VirtualMachinePoolConditionType = "Reconciling"
 )
 

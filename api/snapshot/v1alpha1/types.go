@@ -38,8 +38,8 @@ type VirtualMachineSnapshotList struct {
 	Items           []VirtualMachineSnapshot `json:"items"`
 }
 
-// VirtualMachineSnapshotContent is the content of a snapshot: the VM as it was, and the snapshots of its volumes. It is created
-// by virt-controller for a VirtualMachineSnapshot, or by a backup tool that imports a snapshot.
+// VirtualMachineSnapshotContent is the content of a snapshot: the VM as it was, and the snapshots of its volumes. It is
+// created by virt-controller for a VirtualMachineSnapshot, or by a backup tool that imports a snapshot.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachinesnapshotcontents,singular=virtualmachinesnapshotcontent,scope=Namespaced,shortName=vmsnapshotcontent;vmsnapshotcontents,categories=all

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 contains the snapshot.kubevirt.io/v1beta1 API: a VirtualMachineSnapshot is a request and its outcome, a
-// VirtualMachineSnapshotContent its content, a VirtualMachineRestore restores it. It is the stored version.
+// Package v1beta1 contains the snapshot.kubevirt.io/v1beta1 API: a VirtualMachineSnapshot is a request and its outcome,
+// a VirtualMachineSnapshotContent its content, a VirtualMachineRestore restores it. It is the stored version.
 // +kubebuilder:object:generate=true
 // +groupName=snapshot.kubevirt.io
 package v1beta1

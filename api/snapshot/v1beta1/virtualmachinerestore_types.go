@@ -47,14 +47,14 @@ type VirtualMachineRestoreSpec struct {
 	Target corev1.TypedLocalObjectReference `json:"target"`
 	// virtualMachineSnapshotName names the VirtualMachineSnapshot, in the same namespace. Required.
 	VirtualMachineSnapshotName string `json:"virtualMachineSnapshotName"`
-	// targetReadinessPolicy defines what to do while the target runs: WaitGracePeriod (the default) gives the user 5 minutes
-	// to stop it, StopTarget stops it, FailImmediate fails, WaitEventually waits forever.
+	// targetReadinessPolicy defines what to do while the target runs: WaitGracePeriod (the default) gives the user 5
+	// minutes to stop it, StopTarget stops it, FailImmediate fails, WaitEventually waits forever.
 	// +optional
 	// +kubebuilder:default=WaitGracePeriod
 	// +kubebuilder:validation:Enum=StopTarget;WaitGracePeriod;FailImmediate;WaitEventually
 	TargetReadinessPolicy *TargetReadinessPolicy `json:"targetReadinessPolicy,omitempty"`
-	// volumeRestorePolicy defines what the restored claims are called: RandomizeNames (the default) generates names, InPlace
-	// replaces existing claims, PrefixTargetName puts the target's name before the volume's.
+	// volumeRestorePolicy defines what the restored claims are called: RandomizeNames (the default) generates names,
+	// InPlace replaces existing claims, PrefixTargetName puts the target's name before the volume's.
 	// +optional
 	VolumeRestorePolicy *VolumeRestorePolicy `json:"volumeRestorePolicy,omitempty"`
 	// volumeOwnershipPolicy defines what owns the restored claims: Vm (the default), so that they go with the VM, or None.
@@ -65,9 +65,8 @@ type VirtualMachineRestoreSpec struct {
 	// +listType=atomic
 	VolumeRestoreOverrides []VolumeRestoreOverride `json:"volumeRestoreOverrides,omitempty"`
 	// patches are JSON patches (RFC 6902), one operation each, that are applied to a target that is made. They may change
-	// what is under /spec/, such as
-	// {"op": "replace", "path": "/spec/template/spec/domain/devices/interfaces/0/macAddress", "value": "00:00:5e:00:53:01"}.
-	// No default.
+	// what is under /spec/, such as {"op": "replace", "path":
+	// "/spec/template/spec/domain/devices/interfaces/0/macAddress", "value": "00:00:5e:00:53:01"}. No default.
 	// +optional
 	// +listType=atomic
 	Patches []string `json:"patches,omitempty"`

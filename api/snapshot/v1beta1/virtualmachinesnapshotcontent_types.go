@@ -10,8 +10,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// VirtualMachineSnapshotContent is the content of a snapshot: the VM as it was, and the snapshots of its volumes. It is created
-// by virt-controller for a VirtualMachineSnapshot, or by a backup tool that imports a snapshot.
+// VirtualMachineSnapshotContent is the content of a snapshot: the VM as it was, and the snapshots of its volumes. It is
+// created by virt-controller for a VirtualMachineSnapshot, or by a backup tool that imports a snapshot.
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
