@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Sourced. base prints the commit from which the changes count: BASE, or the merge base with origin/main, or the previous commit if
-# that is HEAD or if there is no such branch.
+# Sourced. base prints the commit from which the changes count: BASE, or the merge base with origin/main, or the
+# previous commit if that is HEAD or if there is no such branch.
 
 base() {
 	local found

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# bench-hotplug.sh [COUNT]: plugs a volume into a running guest COUNT times and unplugs it, on the local cluster, which it starts if there
-# is none, and changes the guest's CPUs and memory. It writes times, the guest's stalls and the components' writes to
-# .bench/hotplug.json. Another guest then keeps logs with checksums through as many rounds, the restart of its agent and a migration.
+# bench-hotplug.sh [COUNT]: plugs a volume into a running guest COUNT times and unplugs it, on the local cluster, which
+# it starts if there is none, and changes the guest's CPUs and memory. It writes times, the guest's stalls and the
+# components' writes to .bench/hotplug.json. Another guest then keeps logs with checksums through as many rounds, the
+# restart of its agent and a migration.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

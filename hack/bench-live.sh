@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# bench-live.sh [COUNT]: migrates a guest COUNT times to another node and back, on the local cluster, which it starts if there is none.
-# The guest is under load, increments a counter, writes a log with checksums to a shared disk and keeps a TCP connection open; the
-# script checks all of them. It writes times and downtimes to .bench/live.json.
+# bench-live.sh [COUNT]: migrates a guest COUNT times to another node and back, on the local cluster, which it starts if
+# there is none. The guest is under load, increments a counter, writes a log with checksums to a shared disk and keeps a
+# TCP connection open; the script checks all of them. It writes times and downtimes to .bench/live.json.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# bench-scale.sh COUNT [NODES] [STEADY]: measures virt-controller and the agents with COUNT VMs on NODES simulated nodes, and observes the
-# steady fleet for STEADY, such as 10m. It starts a control plane of its own and removes it.
+# bench-scale.sh COUNT [NODES] [STEADY]: measures virt-controller and the agents with COUNT VMs on NODES simulated
+# nodes, and observes the steady fleet for STEADY, such as 10m. It starts a control plane of its own and removes it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# bench-snapshot.sh [COUNT]: takes COUNT snapshots of running guests with 1, 4 and 16 disks, on the local cluster, which it starts with
-# storage that makes snapshots if there is none. For each it also freezes the guest with virsh and takes VolumeSnapshots. It writes how
-# long the guests were frozen and stalled to .bench/snapshot.json.
+# bench-snapshot.sh [COUNT]: takes COUNT snapshots of running guests with 1, 4 and 16 disks, on the local cluster, which
+# it starts with storage that makes snapshots if there is none. For each it also freezes the guest with virsh and takes
+# VolumeSnapshots. It writes how long the guests were frozen and stalled to .bench/snapshot.json.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Functions that the demo, the end-to-end suite and the benchmarks share: a local cluster (or the caller's) with Vireo. They source
-# this file after steps.sh, and add `local_steps` to their number of steps.
+# Functions that the demo, the end-to-end suite and the benchmarks share: a local cluster (or the caller's) with Vireo.
+# They source this file after steps.sh, and add `local_steps` to their number of steps.
 
 local_steps=5
 own_cluster=1
@@ -13,8 +13,8 @@ measured_images=(
 	virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver guest-small guest-small-kernel test-tools
 )
 
-# bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo. With STORAGE=1 the cluster's
-# volumes have snapshots and clones. With IMPORTER=1 it also has the Containerized Data Importer.
+# bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo. With STORAGE=1
+# the cluster's volumes have snapshots and clones. With IMPORTER=1 it also has the Containerized Data Importer.
 bring_up() {
 	local nodes=$1
 	shift

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs the end-to-end suite on a local cluster of two nodes, removes the cluster and checks that nothing of it is left. With KUBECONFIG
-# it uses that cluster instead. Of the specs marked as extended it runs those that hack/third.sh chooses, or all of them with ALL=1
-# or with FOCUS, which selects specs by name. KEEP=1 keeps the cluster. PROCS is the number of parallel specs; specs that disrupt shared
-# components run alone, after the others.
+# Runs the end-to-end suite on a local cluster of two nodes, removes the cluster and checks that nothing of it is left.
+# With KUBECONFIG it uses that cluster instead. Of the specs marked as extended it runs those that hack/third.sh
+# chooses, or all of them with ALL=1 or with FOCUS, which selects specs by name. KEEP=1 keeps the cluster. PROCS is the
+# number of parallel specs; specs that disrupt shared components run alone, after the others.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,8 +21,8 @@ failures=$step_logs/failures.txt
 # labels: prints a label filter for Ginkgo, or nothing for all specs.
 labels() { [ -n "${ALL:-}${FOCUS:-}" ] || hack/third.sh; }
 
-# The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the storage's components
-# take about 8 minutes, and the importer takes as long.
+# The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the
+# storage's components take about 8 minutes, and the importer takes as long.
 case $(labels) in
 '' | *extended-1* | *of-snapshot* | *of-datavolume*) STORAGE=1 IMPORTER=1 ;;
 esac

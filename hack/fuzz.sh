@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs every fuzz target for TIME (10s, 1h) and prints a line for each. JOBS run in parallel, by default one per CPU; with more JOBS each
-# target still runs for TIME, but executes fewer inputs. Inputs that crash a target are written to its package's testdata/fuzz: commit
-# them with the fix. With THIRD=1, 2 or 3 only the targets of every third package run.
+# Runs every fuzz target for TIME (10s, 1h) and prints a line for each. JOBS run in parallel, by default one per CPU;
+# with more JOBS each target still runs for TIME, but executes fewer inputs. Inputs that crash a target are written to
+# its package's testdata/fuzz: commit them with the fix. With THIRD=1, 2 or 3 only the targets of every third package
+# run.
 #
 # Only Vireo's packages and the DHCP parser are instrumented: `go test -fuzz` would compile every dependency again.
 set -euo pipefail
@@ -19,8 +20,9 @@ cache=${VIREO_CACHE:-$HOME/.cache/vireo}/fuzz
 binaries=$(mktemp -d)
 trap 'rm -rf "$binaries"' EXIT
 
-# ended_late LOG: whether a target failed for nothing but its end. Go's fuzzing reports "context deadline exceeded" as a failure if the time is
-# over while it waits for a worker. A crash or a hang says so instead, and names the input that it wrote.
+# ended_late LOG: whether a target failed for nothing but its end. Go's fuzzing reports "context deadline exceeded" as a
+# failure if the time is over while it waits for a worker. A crash or a hang says so instead, and names the input that
+# it wrote.
 ended_late() {
 	grep -qx '    context deadline exceeded' "$1" && ! grep -qE 'Failing input written|hung or terminated|panic' "$1"
 }

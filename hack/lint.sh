@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs golangci-lint on the modules in the given directories. Its cache is keyed by absolute paths. As root, the clone is therefore
-# mounted at one path, in a mount namespace of its own, so that a new clone is linted with the cache of another one.
+# Runs golangci-lint on the modules in the given directories. Its cache is keyed by absolute paths. As root, the clone
+# is therefore mounted at one path, in a mount namespace of its own, so that a new clone is linted with the cache of
+# another one.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs the tests of the packages below internal and cmd that differ from BASE with Go's race detector, one package at a time: first one
-# that the hash of the commit chooses, so that each has its turn, then those with the fewest tests. Uncommitted changes count.
-# hack/base.sh says what BASE defaults to. After BUDGET seconds it starts no further package, and prints those left out; below 60 none
-# is chosen. A package is stopped after three times that. --list prints the packages in their order and runs nothing.
+# Runs the tests of the packages below internal and cmd that differ from BASE with Go's race detector, one package at a
+# time: first one that the hash of the commit chooses, so that each has its turn, then those with the fewest tests.
+# Uncommitted changes count. hack/base.sh says what BASE defaults to. After BUDGET seconds it starts no further package,
+# and prints those left out; below 60 none is chosen. A package is stopped after three times that. --list prints the
+# packages in their order and runs nothing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/base.sh
 began=$SECONDS
 
-# packages: maps changed files to packages: the nearest directory above with Go files, since test data is in subdirectories.
+# packages: maps changed files to packages: the nearest directory above with Go files, since test data is in
+# subdirectories.
 packages() {
 	local dir
 	{

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# release.sh VERSION: puts a release together in dist/VERSION: the images as OCI archives, the Helm chart, the installer, virtctl for six
-# platforms, a software bill of materials for each of them, and checksums of all. IMG_REGISTRY is the registry that chart and installer
-# name. Two runs on one commit give the same files, as long as the cached root file systems are the same. The image of virtctl guestfs,
-# a complete Debian, is the largest; GUESTFS=0 leaves it out.
+# release.sh VERSION: puts a release together in dist/VERSION: the images as OCI archives, the Helm chart, the
+# installer, virtctl for six platforms, a software bill of materials for each of them, and checksums of all.
+# IMG_REGISTRY is the registry that chart and installer name. Two runs on one commit give the same files, as long as the
+# cached root file systems are the same. The image of virtctl guestfs, a complete Debian, is the largest; GUESTFS=0
+# leaves it out.
 set -euo pipefail
 
 version=${1:?usage: release.sh VERSION}

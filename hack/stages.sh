@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Stages of a long run, for a script that sources this file and sets `stage_logs` to a directory, which is emptied. Each stage's output
-# is printed and logged. When the script exits, successfully or not, it prints the duration of each stage, and the slowest packages and
-# specs of all logs and of Ginkgo's reports (*.json) in that directory.
+# Stages of a long run, for a script that sources this file and sets `stage_logs` to a directory, which is emptied. Each
+# stage's output is printed and logged. When the script exits, successfully or not, it prints the duration of each
+# stage, and the slowest packages and specs of all logs and of Ginkgo's reports (*.json) in that directory.
 
 rm -rf "${stage_logs:?}"
 mkdir -p "$stage_logs"
@@ -28,8 +28,8 @@ stage() {
 	[ $status = 0 ] || exit $status
 }
 
-# beside TITLE COMMAND...: starts a stage that runs beside the following ones, in the processor time that they leave idle while they wait. The
-# script has to call finish_beside after them.
+# beside TITLE COMMAND...: starts a stage that runs beside the following ones, in the processor time that they leave
+# idle while they wait. The script has to call finish_beside after them.
 beside() {
 	beside_title=$1 beside_began=$SECONDS
 	beside_log=$stage_logs/beside.log

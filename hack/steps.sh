@@ -3,8 +3,8 @@
 
 step_number=0
 
-# step TITLE COMMAND...: runs a command with its output in a log, and prints the title and the seconds. If the command fails, it prints
-# what failed, and the path and the end of the log.
+# step TITLE COMMAND...: runs a command with its output in a log, and prints the title and the seconds. If the command
+# fails, it prints what failed, and the path and the end of the log.
 step() {
 	local title=$1 began=$SECONDS log
 	shift

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Installs the Helm chart on a local cluster of one node with Helm itself, starts a VM, upgrades to images of another tag while the VM
-# runs, and uninstalls. Fails if the upgrade disturbs the guest, or if anything but the CRDs is left. Removes the cluster; KEEP=1 keeps it.
+# Installs the Helm chart on a local cluster of one node with Helm itself, starts a VM, upgrades to images of another
+# tag while the VM runs, and uninstalls. Fails if the upgrade disturbs the guest, or if anything but the CRDs is left.
+# Removes the cluster; KEEP=1 keeps it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +21,8 @@ second=$first-next
 helm=$(hack/tools/build.sh --path helm)/helm
 export HELM_CACHE_HOME=$step_logs/helm HELM_CONFIG_HOME=$step_logs/helm HELM_DATA_HOME=$step_logs/helm
 
-# The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the next by &&.
+# The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the
+# next by &&.
 build_all() {
 	local name
 	build_images "${components[@]}" guest-small || return 1
@@ -34,8 +36,8 @@ load_all() {
 	hack/cluster/cluster load "${archives[@]}"
 }
 
-# release VERB TAG: installs or upgrades the release, and waits for the KubeVirt object to report it. Its conditions alone could still be
-# those of the former release.
+# release VERB TAG: installs or upgrades the release, and waits for the KubeVirt object to report it. Its conditions
+# alone could still be those of the former release.
 release() {
 	"$helm" "$1" vireo charts/vireo --namespace kubevirt --create-namespace --wait --timeout 10m \
 		--set "image.tag=$2,emulation=true,kubevirt.spec.configuration.network.defaultNetworkInterface=masquerade" &&
@@ -74,8 +76,8 @@ upgrade() {
 	$kubectl wait vm/small --for=condition=Ready --timeout=1m
 }
 
-# leftovers: prints objects of Vireo outside of the CRDs. The Secret and the Lease that virt-controller needs until it ends go with the
-# namespace.
+# leftovers: prints objects of Vireo outside of the CRDs. The Secret and the Lease that virt-controller needs until it
+# ends go with the namespace.
 leftovers() {
 	local kinds=deployments,daemonsets,services,secrets,configmaps,serviceaccounts,roles,rolebindings,jobs,pods,leases.coordination.k8s.io
 	$kubectl -n kubevirt get "$kinds" -o name |

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Starts a local cluster of two nodes with the CSI driver and uses its volumes: files and devices, snapshots, clones, group snapshots,
-# expansion, two nodes, and processes that are killed. Fails if a sidecar lacks a permission, or if anything is left after the cluster is
-# removed while Pods use volumes. KEEP=1 keeps the cluster.
+# Starts a local cluster of two nodes with the CSI driver and uses its volumes: files and devices, snapshots, clones,
+# group snapshots, expansion, two nodes, and processes that are killed. Fails if a sidecar lacks a permission, or if
+# anything is left after the cluster is removed while Pods use volumes. KEEP=1 keeps the cluster.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +16,8 @@ steps=13
 cluster=hack/cluster/cluster
 kubectl="bin/kubectl --kubeconfig .cluster/kubeconfig"
 
-# The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the next by &&.
+# The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the
+# next by &&.
 
 # claim NAME SIZE ACCESS [FIELD...]: creates a claim with further fields of its spec.
 claim() {
@@ -29,8 +30,8 @@ claim() {
 	YAML
 }
 
-# pod NAME NODE CLAIM...: creates a Pod with claims at /CLAIM, as a device if the name begins with "block". There is no image with a
-# shell: it has that of its node.
+# pod NAME NODE CLAIM...: creates a Pod with claims at /CLAIM, as a device if the name begins with "block". There is no
+# image with a shell: it has that of its node.
 pod() {
 	local name=$1 node=$2 volumes='' mounts='' devices='' what
 	shift 2

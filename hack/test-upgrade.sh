@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Upgrades from an earlier release to this commit on a local cluster of two nodes, and back, while guests run. FROM is the release's tag or
-# commit, by default the newest tag before this commit. Its images are built by its own scripts, and deployed by its own manifests. The
-# specs with the label "upgrade" of the end-to-end suite do the rest. Removes the cluster and the checkout of FROM; KEEP=1 keeps both.
+# Upgrades from an earlier release to this commit on a local cluster of two nodes, and back, while guests run. FROM is
+# the release's tag or commit, by default the newest tag before this commit. Its images are built by its own scripts,
+# and deployed by its own manifests. The specs with the label "upgrade" of the end-to-end suite do the rest. Removes the
+# cluster and the checkout of FROM; KEEP=1 keeps both.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -29,7 +30,8 @@ previous=v0.0.0-g${commit:0:12}
 [[ ! $from =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || previous=$from
 export TAG=v900.0.0
 
-# The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the next by &&.
+# The functions are run by `step`, in a condition, where a failed command does not end them: so each line leads to the
+# next by &&.
 check_out() {
 	rm -rf "$tree" && git worktree add --force --detach "$tree" "$commit"
 }

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Prints Ginkgo's label filter for all specs but the extended ones, the third of those that the hash of the current commit chooses, and
-# those of what has changed: the specs in pool_test.go if the path of a changed file contains "pool". A change of more than four such
-# subjects concerns too much: the thirds of later commits will do. Prints nothing, which selects all specs, if there is no commit. With
-# EXTENDED=0 it chooses no extended specs. With --number it prints the number of the third only.
+# Prints Ginkgo's label filter for all specs but the extended ones, the third of those that the hash of the current
+# commit chooses, and those of what has changed: the specs in pool_test.go if the path of a changed file contains
+# "pool". A change of more than four such subjects concerns too much: the thirds of later commits will do. Prints
+# nothing, which selects all specs, if there is no commit. With EXTENDED=0 it chooses no extended specs. With --number
+# it prints the number of the third only.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

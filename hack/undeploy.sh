@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Removes Vireo in an order in which no finalizer blocks: first VMs and what creates them, which agents stop; then the KubeVirt object, whose finalizer removes
-# the components that its reconciler installed; virt-controller and the CRDs last.
+# Removes Vireo in an order in which no finalizer blocks: first VMs and what creates them, which agents stop; then the
+# KubeVirt object, whose finalizer removes the components that its reconciler installed; virt-controller and the CRDs
+# last.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -3,8 +3,8 @@
 # Copyright The Vireo Authors
 #
 # Fails if generated files are stale, go.mod is not tidy, code is not formatted, a nolint names a linter that is not
-# enabled, which nolintlint does not report, or the product uses a word that the glossary refuses. It works on copies and
-# does not change the tree.
+# enabled, which nolintlint does not report, or the product uses a word that the glossary refuses. It works on copies
+# and does not change the tree.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

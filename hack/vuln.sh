@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Checks for known vulnerabilities in functions that the product calls. GOVULNDB is the URL of another database than Go's.
+# Checks for known vulnerabilities in functions that the product calls. GOVULNDB is the URL of another database than
+# Go's.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Copies the third-party code of the page of `virtctl vnc --web` and its licenses to where the build embeds them: noVNC's core and
-# xterm.js, from the Debian packages novnc and node-xterm. Prints a message and changes nothing if these are not installed.
+# Copies the third-party code of the page of `virtctl vnc --web` and its licenses to where the build embeds them:
+# noVNC's core and xterm.js, from the Debian packages novnc and node-xterm. Prints a message and changes nothing if
+# these are not installed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,8 +20,8 @@ for needed in "$novnc/core/rfb.js" "$novnc/vendor/pako" "$xterm/public/Terminal.
 	}
 done
 
-# bundle DIRECTORY: prints the modules of a directory as one script that sets window.Terminal. The package's own bundle calls require(),
-# which browsers do not support.
+# bundle DIRECTORY: prints the modules of a directory as one script that sets window.Terminal. The package's own bundle
+# calls require(), which browsers do not support.
 bundle() {
 	local file
 	echo '(function (modules) {'

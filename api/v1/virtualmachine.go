@@ -58,7 +58,8 @@ func (r VirtualMachineStateChangeRequest) AppliesTo(strategy VirtualMachineRunSt
 		return true
 	case RunStrategyHalted:
 		return start && strategy == RunStrategyAlways
-	// Another client made it. Under Halted, KubeVirt makes no request for a start without options: it changes the strategy.
+	// Another client made it. Under Halted, KubeVirt makes no request for a start without options: it changes the
+	// strategy.
 	case "":
 		return strategy != RunStrategyHalted || !start || len(r.Data) > 0
 	default:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Deploys the Containerized Data Importer on the running local cluster, which needs --storage, and waits until it works. The first time,
-# its programs and images are built. `cluster up --importer` runs this.
+# Deploys the Containerized Data Importer on the running local cluster, which needs --storage, and waits until it works.
+# The first time, its programs and images are built. `cluster up --importer` runs this.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

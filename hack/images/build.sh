@@ -139,7 +139,8 @@ inputs() {
 	esac
 }
 
-# fingerprint NAME INPUT...: prints a hash of everything that the image depends on. A path after "=" has its hash in its name already.
+# fingerprint NAME INPUT...: prints a hash of everything that the image depends on. A path after "=" has its hash in its
+# name already.
 fingerprint() {
 	local name=$1 input
 	shift
@@ -176,7 +177,8 @@ build() {
 	[ -z "$push" ] || upload "$name"
 }
 
-# sizes ARCHIVE: prints the compressed size, as in a registry, and the uncompressed size in bytes. Sizes of layers are cached by digest.
+# sizes ARCHIVE: prints the compressed size, as in a registry, and the uncompressed size in bytes. Sizes of layers are
+# cached by digest.
 sizes() {
 	local layer known packed=0 unpacked=0
 	mkdir -p "$cache/sizes"

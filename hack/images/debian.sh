@@ -1,12 +1,14 @@
 # shellcheck shell=bash disable=SC2154 # the sourcing script sets name, suite, all, root and work
-# Functions that copy files from Debian packages, for the scripts that build root file systems. They source this file after env.sh.
+# Functions that copy files from Debian packages, for the scripts that build root file systems. They source this file
+# after env.sh.
 
 # lines FILE: prints the lines of a file, without comments and empty lines.
 lines() {
 	sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$1"
 }
 
-# The command that stores the control file of each package where scanners and hack/sbom read it: mmdebstrap's hooks have the root in $1.
+# The command that stores the control file of each package where scanners and hack/sbom read it: mmdebstrap's hooks have
+# the root in $1.
 # shellcheck disable=SC2016 # mmdebstrap's shell expands it
 record_packages='mkdir -p "$1/var/lib/dpkg/status.d" && for deb in "$1"/var/cache/apt/archives/*.deb; do
 	dpkg-deb -f "$deb" >"$1/var/lib/dpkg/status.d/$(dpkg-deb -f "$deb" Package)"
@@ -29,8 +31,8 @@ unpack() {
 	rm "$work/all.tar"
 }
 
-# take FILE...: copies files from $all into $root, with the targets of symbolic links and the shared libraries that they need. Paths are
-# relative to the root.
+# take FILE...: copies files from $all into $root, with the targets of symbolic links and the shared libraries that they
+# need. Paths are relative to the root.
 declare -A taken
 take() {
 	local queue=("$@") file target lib

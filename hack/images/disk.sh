@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154 # the sourcing script sets name and work
-# Functions that build boot disks as files, without mounting them. A disk has a partition table, a FAT file system from which BIOS
-# (syslinux) and EFI (systemd-boot) boot, and optionally a root file system after it.
+# Functions that build boot disks as files, without mounting them. A disk has a partition table, a FAT file system from
+# which BIOS (syslinux) and EFI (systemd-boot) boot, and optionally a root file system after it.
 
 syslinux_mbr=/usr/lib/syslinux/mbr/mbr.bin
 sector=512
@@ -42,8 +42,8 @@ boot_partition() {
 	syslinux --install "$file"
 }
 
-# boot_disk OUT.qcow2 BOOT-PARTITION [ROOT-PARTITION]: creates a disk with an MBR and one or two partitions. EFI firmware also accepts
-# an MBR, if its system partition has the type EF.
+# boot_disk OUT.qcow2 BOOT-PARTITION [ROOT-PARTITION]: creates a disk with an MBR and one or two partitions. EFI
+# firmware also accepts an MBR, if its system partition has the type EF.
 boot_disk() {
 	local out=$1 boot=$2 rootfs=${3:-} raw=$work/disk.raw sectors second
 	need sfdisk qemu-img

@@ -26,13 +26,14 @@ need() {
 		die "missing: ${missing[*]}. Install what hack/images/packages.txt lists: apt-get install --no-install-recommends \$(grep -v '^#' hack/images/packages.txt)"
 }
 
-# builder ARG...: runs buildah with a separate storage. The vfs driver mounts nothing, so that a killed build leaves no mounts.
+# builder ARG...: runs buildah with a separate storage. The vfs driver mounts nothing, so that a killed build leaves no
+# mounts.
 builder() {
 	buildah --storage-driver vfs --root "$cache/buildah" --runroot "$cache/buildah-run" "$@"
 }
 
-# mirrors: sets the Debian archives, without a trailing slash: VIREO_DEBIAN_MIRROR and VIREO_DEBIAN_SECURITY_MIRROR, or those that the
-# local apt uses. No other host is contacted.
+# mirrors: sets the Debian archives, without a trailing slash: VIREO_DEBIAN_MIRROR and VIREO_DEBIAN_SECURITY_MIRROR, or
+# those that the local apt uses. No other host is contacted.
 mirror() {
 	local set=$1 suite=$2
 	if [ -n "$set" ]; then
@@ -55,15 +56,16 @@ sources() {
 	[ -z "$security" ] || echo "deb $security $suite-security main"
 }
 
-# digest PATH...: prints a hash of the names and contents of files and directories, which does not depend on the clone's path.
+# digest PATH...: prints a hash of the names and contents of files and directories, which does not depend on the clone's
+# path.
 digest() {
 	(cd "$repo" && find "$@" -type f -printf '%m %p\n' | LC_ALL=C sort | while read -r mode file; do
 		echo "$mode $file $(sha256sum <"$file")"
 	done) | sha256sum | cut -c1-16
 }
 
-# scratch: creates a directory that is removed when the script exits. It is on the cache's file system, so that a finished file can be
-# renamed into the cache.
+# scratch: creates a directory that is removed when the script exits. It is on the cache's file system, so that a
+# finished file can be renamed into the cache.
 scratch() {
 	mkdir -p "$cache/tmp"
 	# Remove those of killed runs, whose process does not exist any more.

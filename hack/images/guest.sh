@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # guest.sh NAME: builds the guest of images/NAME, and prints the path of the directory with its disk/ and boot/ files.
 #
-# images/NAME/recipe.sh defines make_guest, which creates the files in $made. images/NAME/base may name another guest whose files the
-# recipe also uses ($base). The directory is cached under a hash of the recipe. Disk images are assembled as files: no loop device, no
-# mount and no /dev/kvm is needed.
+# images/NAME/recipe.sh defines make_guest, which creates the files in $made. images/NAME/base may name another guest
+# whose files the recipe also uses ($base). The directory is cached under a hash of the recipe. Disk images are
+# assembled as files: no loop device, no mount and no /dev/kvm is needed.
 
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"

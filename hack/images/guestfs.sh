@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # guestfs.sh: builds the root file system of images/libguestfs-tools, and prints the path of its tar archive.
 #
-# Unlike those of the components, it is a complete Debian: libguestfs consists of many programs, and supermin, which builds the small
-# Linux that accesses disks (the appliance), queries dpkg. The appliance is built here, because users of the image cannot write to it.
-# The archive is cached under a hash of the recipe. VIREO_REFRESH=1 builds it again with the current packages.
+# Unlike those of the components, it is a complete Debian: libguestfs consists of many programs, and supermin, which
+# builds the small Linux that accesses disks (the appliance), queries dpkg. The appliance is built here, because users
+# of the image cannot write to it. The archive is cached under a hash of the recipe. VIREO_REFRESH=1 builds it again
+# with the current packages.
 
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# previous.sh: builds the contents of the image of the previous launcher, and prints the path of their directory: Vireo's programs in it
-# (bin/virt-launcher and others), the path of its root file system (rootfs) and its commit (commit).
+# previous.sh: builds the contents of the image of the previous launcher, and prints the path of their directory:
+# Vireo's programs in it (bin/virt-launcher and others), the path of its root file system (rootfs) and its commit
+# (commit).
 #
-# The previous launcher is the one before the last commit that changed its programs or its root file system. It is built from the sources
-# and the recipe of that commit, once. A clone without that history, or whose previous launcher lacks a program that virt-controller needs,
-# gets the current launcher under another name.
+# The previous launcher is the one before the last commit that changed its programs or its root file system. It is built
+# from the sources and the recipe of that commit, once. A clone without that history, or whose previous launcher lacks a
+# program that virt-controller needs, gets the current launcher under another name.
 
 . "$(dirname "$0")/env.sh"
 

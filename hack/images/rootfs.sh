@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# rootfs.sh NAME: builds the root file system of images/NAME from Debian packages, and prints the path of its tar archive.
-# rootfs.sh --unpacked NAME: also unpacks the archive, for tests that run its programs, and prints the path of that directory.
+# rootfs.sh NAME: builds the root file system of images/NAME from Debian packages, and prints the path of its tar
+# archive. rootfs.sh --unpacked NAME: also unpacks the archive, for tests that run its programs, and prints the path of
+# that directory.
 #
-# In images/NAME, packages lists the Debian packages, keep the globs of the files that are copied from them (with the shared libraries
-# that they need), and rootfs/ contains additional files. If finish.sh exists, its function finish changes the new root.
+# In images/NAME, packages lists the Debian packages, keep the globs of the files that are copied from them (with the
+# shared libraries that they need), and rootfs/ contains additional files. If finish.sh exists, its function finish
+# changes the new root.
 #
-# The archive is cached under a hash of all these files. VIREO_REFRESH=1 builds it again with the current packages. Packages are only
-# unpacked; their maintainer scripts do not run.
+# The archive is cached under a hash of all these files. VIREO_REFRESH=1 builds it again with the current packages.
+# Packages are only unpacked; their maintainer scripts do not run.
 
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"

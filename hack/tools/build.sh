@@ -20,7 +20,8 @@ bin=$cache/bin
 # With the tags of the Makefile, so that the tools share compiled packages with the project where versions are the same.
 tags=netgo,osusergo
 
-# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus, csi, cdi and kubevirt-virtctl are in their go.mod.
+# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus, prometheus, csi, cdi and kubevirt-virtctl
+# are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0

@@ -38,7 +38,8 @@ user_space() {
 	cp -r "$base/rootfs/." "$root/"
 }
 
-# modules VERSION: copies the listed modules and their dependencies, uncompressed, because the whole initrd is compressed.
+# modules VERSION: copies the listed modules and their dependencies, uncompressed, because the whole initrd is
+# compressed.
 modules() {
 	local from=$all/usr/lib/modules/$1 to=$root/usr/lib/modules/$1 module file
 	PATH=$PATH:/usr/sbin:/sbin

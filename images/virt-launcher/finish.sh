@@ -9,10 +9,11 @@ finish() {
 	capabilities
 }
 
-# capabilities: stores libvirt's cache of QEMU's capabilities in the image, for which libvirt has to start QEMU. With the cache, a VM's
-# libvirtd responds to its first connection about half a second earlier and needs 6 MB less. libvirt compares the change times of
-# QEMU's and of its own files with those in the cache. They are placeholders here, which virt-launcher replaces. The cache is valid
-# only for Pods without /dev/kvm: if KVM is usable, libvirt ignores it and starts QEMU.
+# capabilities: stores libvirt's cache of QEMU's capabilities in the image, for which libvirt has to start QEMU. With
+# the cache, a VM's libvirtd responds to its first connection about half a second earlier and needs 6 MB less. libvirt
+# compares the change times of QEMU's and of its own files with those in the cache. They are placeholders here, which
+# virt-launcher replaces. The cache is valid only for Pods without /dev/kvm: if KVM is usable, libvirt ignores it and
+# starts QEMU.
 capabilities() {
 	local target=$root/usr/share/vireo/libvirt/capabilities.xml probe=$work/capabilities.xml
 	if [ "$(id -u)" != 0 ]; then
@@ -28,8 +29,8 @@ capabilities() {
 	grep -q @QEMU_CTIME@ "$target" && grep -q @SELF_CTIME@ "$target" || die "$name: libvirt's capabilities cache looks different now"
 }
 
-# probe_qemu: starts libvirtd like in the Pod, and copies the cache that it writes. It runs as PID 1 of its own namespaces, so that its
-# mounts are removed when it exits. bash reaps processes, which libvirtd requires of its parent.
+# probe_qemu: starts libvirtd like in the Pod, and copies the cache that it writes. It runs as PID 1 of its own
+# namespaces, so that its mounts are removed when it exits. bash reaps processes, which libvirtd requires of its parent.
 probe_qemu() {
 	set -eu
 	local device try run=/run/libvirt

@@ -23,7 +23,8 @@ const tinyDomain = `<domain type='qemu'>
   <name>default_test</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
   <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
   <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>
-  <devices><emulator>/usr/bin/qemu-system-x86_64</emulator><controller type='usb' model='none'/><memballoon model='none'/>
+  <devices><emulator>/usr/bin/qemu-system-x86_64</emulator><controller type='usb' model='none'/>
+    <memballoon model='none'/>
     <serial type='pty'><log file='/var/run/libvirt/console.fifo' append='on'/></serial>
     </devices>
 </domain>`

@@ -207,8 +207,8 @@ func TestLauncherPodGoesWhereItsHotpluggableVolumesAre(t *testing.T) {
 	if n := len(of(makeVMI())); n != 200 {
 		t.Errorf("%d terms", n)
 	}
-	if vmi := choosy.Obj(); len(
-		vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions) != 1 {
+	required := choosy.Obj().Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if len(required.NodeSelectorTerms[0].MatchExpressions) != 1 {
 		t.Error("the VMI was changed")
 	}
 }

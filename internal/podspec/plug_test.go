@@ -46,12 +46,12 @@ func TestPendingNetworks(t *testing.T) {
 		"removed":                       {removed, "[" + selected + "]", blue, "default", "[] [" + blue + "] []", ""},
 		"a malformed list":              {absent, "[" + selected, blue, "default", "[] [" + blue + "] []", "[" + selected},
 		"another binding": {
-			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.Interfaces[1].Bridge = nil }, "", "", "default", "[] [] []", "",
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.Interfaces[1].Bridge = nil },
+			"", "", "default", "[] [] []", "",
 		},
 		"another network": {
-			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "other/red" }, "[" + selected +
-				"]", blue, "default blue",
-			"[] [] [] [blue]", "[" + selected + "]",
+			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "other/red" },
+			"[" + selected + "]", blue, "default blue", "[] [] [] [blue]", "[" + selected + "]",
 		},
 		"another network, in short form": {
 			func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Networks[1].Multus.NetworkName = "red" }, "default/blue@" +

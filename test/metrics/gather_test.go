@@ -233,10 +233,12 @@ func agentCollector() prometheus.Collector {
 func everything() *hypervisor.Stats {
 	s := &hypervisor.Stats{}
 	for name := range strings.FieldsSeq(`cpu.time cpu.user cpu.system dirtyrate.megabytes_per_second
-		balloon.current balloon.rss balloon.available balloon.unused balloon.usable balloon.disk_caches balloon.swap_in balloon.swap_out
-		balloon.major_fault balloon.minor_fault vcpu.0.state vcpu.0.time vcpu.0.wait vcpu.0.delay
+		balloon.current balloon.rss balloon.available balloon.unused balloon.usable balloon.disk_caches
+		balloon.swap_in balloon.swap_out balloon.major_fault balloon.minor_fault
+		vcpu.0.state vcpu.0.time vcpu.0.wait vcpu.0.delay
 		net.0.rx.bytes net.0.rx.pkts net.0.rx.errs net.0.rx.drop net.0.tx.bytes net.0.tx.pkts net.0.tx.errs net.0.tx.drop
-		block.0.rd.reqs block.0.rd.bytes block.0.rd.times block.0.wr.reqs block.0.wr.bytes block.0.wr.times block.0.fl.reqs block.0.fl.times`) {
+		block.0.rd.reqs block.0.rd.bytes block.0.rd.times block.0.wr.reqs block.0.wr.bytes block.0.wr.times
+		block.0.fl.reqs block.0.fl.times`) {
 		s.Add(name, 1, "")
 	}
 	s.Add("net.0.name", 0, "tap0")

@@ -134,7 +134,8 @@ func TestSyncs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	expect("kubevirt_vmi_sync_total{name=\"a\",namespace=\"ns\"} 2\nkubevirt_vmi_sync_total{name=\"b\",namespace=\"ns\"} 1\n")
+	expect("kubevirt_vmi_sync_total{name=\"a\",namespace=\"ns\"} 2\n" +
+		"kubevirt_vmi_sync_total{name=\"b\",namespace=\"ns\"} 1\n")
 	delete(exist, key("a"))
 	reconciled("a")
 	expect("kubevirt_vmi_sync_total{name=\"b\",namespace=\"ns\"} 1\n")

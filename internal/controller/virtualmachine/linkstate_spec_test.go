@@ -28,7 +28,9 @@ var _ = Describe("VirtualMachine with a changed link of an interface", func() {
 	}
 	set := func(vm *v1.VirtualMachine, state v1.InterfaceState) {
 		GinkgoHelper()
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Devices.Interfaces[1].State = state })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.Domain.Devices.Interfaces[1].State = state
+		})
 	}
 	states := func(vm *v1.VirtualMachine) (all []v1.InterfaceState) {
 		GinkgoHelper()

@@ -169,7 +169,9 @@ var _ = Describe("VirtualMachine with other interfaces", func() {
 		pod.Annotations = networks("blue-net")
 		ExpectCreated(pod)
 
-		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Networks[1].Multus.NetworkName = "red-net" })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.Networks[1].Multus.NetworkName = "red-net"
+		})
 		m.Step(vm)
 		Expect(InstanceOf(vm).Spec.Networks[1].Multus.NetworkName).To(Equal("red-net"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))

@@ -127,7 +127,9 @@ var _ = Describe("VMI with other interfaces", func() {
 		ReportAsAgent(vmi, InGuest("default", "blue"))
 		w.expectQuiet(vmi)
 
-		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent })
+		ChangeVMISpec(vmi, func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Interfaces[1].State = v1.InterfaceStateAbsent
+		})
 		w.expectQuiet(vmi)
 		ReportAsAgent(vmi, InGuest("default"))
 		w.Step(vmi)

@@ -107,9 +107,9 @@ func TestInstancetype(t *testing.T) {
 
 // everything is an instance type that sets every field.
 const everything = `{nodeSelector: {a: b}, schedulerName: mine, cpu: {guest: 2, model: host-model, dedicatedCPUPlacement: false,
-	isolateEmulatorThread: false, numa: {}, realtime: {}, maxSockets: 4}, memory: {guest: 1Gi, maxGuest: 4Gi, hugepages: {pageSize: 2Mi}},
-	ioThreads: {supplementalPoolThreadCount: 4}, ioThreadsPolicy: auto, launchSecurity: {}, gpus: [{name: a}], hostDevices: [{name: a}],
-	annotations: {a: b, c: d}}`
+	isolateEmulatorThread: false, numa: {}, realtime: {}, maxSockets: 4}, memory: {guest: 1Gi, maxGuest: 4Gi,
+	hugepages: {pageSize: 2Mi}}, ioThreads: {supplementalPoolThreadCount: 4}, ioThreadsPolicy: auto, launchSecurity: {},
+	gpus: [{name: a}], hostDevices: [{name: a}], annotations: {a: b, c: d}}`
 
 func TestConflicts(t *testing.T) {
 	for spec, want := range map[string][]string{

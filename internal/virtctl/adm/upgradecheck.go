@@ -64,16 +64,16 @@ func upgradeCheck(c *cli.CLI) *cobra.Command {
 		Short: "List the virtual machines that cannot be migrated to a new version while they run, and why.",
 		Long: `List the virtual machines that cannot be migrated to a new version while they run, and why.
 
-After an upgrade, a running guest gets the new launcher by a live migration. This command checks for every running guest what its migration
-would need: the condition LiveMigratable, another node that fits its node selector, affinity, tolerations and CPU, and quota for a second
-Pod in its namespace. Nothing is changed. Whether another node has enough free CPU and memory is not checked: only the scheduler decides
-that, at the time of the migration.
+After an upgrade, a running guest gets the new launcher by a live migration. This command checks for every running
+guest what its migration would need: the condition LiveMigratable, another node that fits its node selector,
+affinity, tolerations and CPU, and quota for a second Pod in its namespace. Nothing is changed. Whether another node
+has enough free CPU and memory is not checked: only the scheduler decides that, at the time of the migration.
 
-ON-UPGRADE is the effect of spec.workloadUpdateStrategy of the KubeVirt object: the guest Migrates, its Pod is evicted and it ShutsDown, or
-it Stays with its launcher until it is restarted.
+ON-UPGRADE is the effect of spec.workloadUpdateStrategy of the KubeVirt object: the guest Migrates, its Pod is
+evicted and it ShutsDown, or it Stays with its launcher until it is restarted.
 
-All namespaces are checked, or the one of --namespace. The exit code is 0 if every guest can be migrated, 2 if some cannot, and 1 if the
-check failed.`,
+All namespaces are checked, or the one of --namespace. The exit code is 0 if every guest can be migrated, 2 if some
+cannot, and 1 if the check failed.`,
 		Example: c.Examples(`
 # List the guests that cannot be migrated, and why:
 virtctl adm upgrade-check

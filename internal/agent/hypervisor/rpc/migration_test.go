@@ -111,7 +111,8 @@ func TestTransferFlags(t *testing.T) {
 		Unsafe: true,
 	}}
 	want := libvirtwire.MigrateLive | libvirtwire.MigratePersist | libvirtwire.MigrateCopyDisks | libvirtwire.MigrateTLS |
-		libvirtwire.MigrateAutoConverge | libvirtwire.MigratePostCopy | libvirtwire.MigrateParallel | libvirtwire.MigrateCompressed | libvirtwire.MigrateUnsafe
+		libvirtwire.MigrateAutoConverge | libvirtwire.MigratePostCopy | libvirtwire.MigrateParallel |
+		libvirtwire.MigrateCompressed | libvirtwire.MigrateUnsafe
 	if got := all.flags(); got != want {
 		t.Errorf("got %#x, want %#x", got, want)
 	}

@@ -55,7 +55,8 @@ func (s *scope) run(ctx context.Context) error {
 	}
 	err := s.act(ctx)
 	if err != nil && outcome.Failure(err) == nil {
-		// The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the claims.
+		// The observed state has changed, such as that the content is complete; or it is not known yet whether Pods use the
+		// claims.
 		return err
 	}
 	// 1. The status is written even if a step failed: the next one may never succeed.

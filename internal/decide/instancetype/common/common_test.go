@@ -217,8 +217,8 @@ const (
 	linux       = `annotations: {vm.kubevirt.io/os: linux}`
 	virtio      = `preferredDiskBus: virtio, preferredInterfaceModel: virtio, preferredRng: {}`
 	windows     = `cpu: {preferredCPUTopology: sockets}, preferredTerminationGracePeriodSeconds: 3600,
-      clock: {preferredClockOffset: {utc: {}}, preferredTimer: {hpet: {present: false}, hyperv: {}, pit: {tickPolicy: delay},
-        rtc: {tickPolicy: catchup}}}`
+      clock: {preferredClockOffset: {utc: {}}, preferredTimer: {hpet: {present: false}, hyperv: {},
+        pit: {tickPolicy: delay}, rtc: {tickPolicy: catchup}}}`
 	features = `preferredAcpi: {}, preferredApic: {}, preferredHyperv: {frequencies: {}, ipi: {}, reenlightenment: {}, relaxed: {},
         reset: {}, runtime: {}, spinlocks: {spinlocks: 8191}, synic: {}, synictimer: {direct: {}}, tlbflush: {}, vapic: {}, vpindex: {}}`
 )
