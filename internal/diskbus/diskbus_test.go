@@ -5,6 +5,8 @@ package diskbus_test
 
 import (
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -33,6 +35,39 @@ func TestTableHasTheBusesOfTheAPI(t *testing.T) {
 	for _, name := range names {
 		if !slices.Contains(slices.Collect(maps.Values(api)), string(name)) {
 			t.Errorf("the bus %s of internal/diskbus has no constant in api/v1/disk_types.go", name)
+		}
+	}
+}
+
+// The comments of the fields, which kubectl explain shows, name each bus that their kind of disks can be on.
+func TestCommentsNameTheBuses(t *testing.T) {
+	for file, fields := range map[string]map[string]string{
+		"../../api/v1/disk_types.go": {
+			`type DiskTarget struct \{\s*// bus is`:  diskbus.Disk,
+			`type LunTarget struct \{\s*// bus is`:   diskbus.LUN,
+			`type CDRomTarget struct \{\s*// bus is`: diskbus.CDRom,
+		},
+		"../../api/instancetype/v1beta1/preference_device_types.go": {
+			`// preferredDiskBus is`:  diskbus.Disk,
+			`// preferredLunBus is`:   diskbus.LUN,
+			`// preferredCdromBus is`: diskbus.CDRom,
+		},
+	} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for field, kind := range fields {
+			comment := regexp.MustCompile(field + ` ([^.]*)\.`).FindSubmatch(source)
+			if comment == nil {
+				t.Fatalf("%s has no comment that matches %q", file, field)
+			}
+			for _, name := range diskbus.Names(kind) {
+				if !regexp.MustCompile(`\b` + string(name) + `\b`).Match(comment[1]) {
+					t.Errorf("%s: the comment %q does not name the bus %s of a %s: follow \"a new disk bus\" in docs/architecture.md",
+						file, comment[1], name, kind)
+				}
+			}
 		}
 	}
 }

@@ -69,7 +69,9 @@ func TestDisksFollowTheTableOfBuses(t *testing.T) {
 				t.Errorf("%s on %s has the model %q and the address %+v", kind, name, got.Model, got.Address)
 			}
 			if model := controllersOf(built)[bus.Controller]; bus.Controller != "" && (model == "" || model == "none") {
-				t.Errorf("%s on %s needs a controller %s: add it to configureControllers", kind, name, bus.Controller)
+				t.Errorf("%s on %s needs a controller %s: add it to configureControllers in internal/domain/controllers.go", kind,
+					name,
+					bus.Controller)
 			}
 			plugged, err := domain.PluggedDisks(base().plug(disk, true).withoutFacts().vmi, domain.Facts{
 				Disks: map[string]domain.DiskFact{
@@ -80,7 +82,7 @@ func TestDisksFollowTheTableOfBuses(t *testing.T) {
 				t.Errorf("%s on %s: can be plugged: %v (%v)", kind, name, can, err)
 			}
 			if err != nil && !strings.Contains(err.Error(), pluggable()) {
-				t.Errorf("%s on %s: %v. checkPluggable in plug.go should name %s", kind, name, err, pluggable())
+				t.Errorf("%s on %s: %v. checkPluggable in internal/domain/plug.go should name %s", kind, name, err, pluggable())
 			}
 		}
 	}
@@ -97,13 +99,42 @@ func pluggable() string {
 	return strings.Join(names, " or ")
 }
 
+// The integration tests define the golden domains in libvirt, and so a disk on each bus.
+func TestEveryBusIsInAGoldenDomain(t *testing.T) {
+	golden := map[string]bool{}
+	for _, makeIt := range goldenGuests {
+		for _, disk := range makeIt().build(t).Devices.Disks {
+			golden[disk.Target.Bus] = true
+		}
+	}
+	for _, name := range diskbus.Names("") {
+		if !golden[string(name)] {
+			t.Errorf("no golden domain has a disk on %s: add one to goldenGuests in internal/domain/build_test.go, and run "+
+				"go test ./internal/domain -update", name)
+		}
+	}
+}
+
+// The error of a bus that cannot be read-only names the others.
 func TestReadOnlyDisksFollowTheTableOfBuses(t *testing.T) {
+	var others []v1.DiskBus
+	for _, name := range diskbus.Names(diskbus.Disk) {
+		if !diskbus.Of(name).NeverReadOnly {
+			others = append(others, name)
+		}
+	}
 	for _, name := range diskbus.Names(diskbus.Disk) {
 		disk := diskOn("a", name)
 		disk.Disk.ReadOnly = true
 		g := makeGuest().emptyDisk(disk)
 		if diskbus.Of(name).NeverReadOnly {
 			g.expectRefused(t, "spec.domain.devices.disks[0].disk.readonly", "cdrom")
+			_, err := domain.Build(g.vmi, g.facts)
+			for _, other := range others {
+				if !strings.Contains(err.Error(), string(other)) {
+					t.Errorf("%v: the message in internal/domain/disk.go does not name the bus %s", err, other)
+				}
+			}
 		} else if g.build(t).Devices.Disks[0].ReadOnly == nil {
 			t.Errorf("the guest can write to a read-only disk on %s", name)
 		}

@@ -52,7 +52,7 @@ type DevicePreferences struct {
 	// preferredLunBus is the bus of LUNs: virtio, sata or scsi.
 	// +optional
 	PreferredLunBus v1.DiskBus `json:"preferredLunBus,omitempty"`
-	// preferredCdromBus is the bus of CD-ROMs: sata or scsi.
+	// preferredCdromBus is the bus of CD-ROMs: sata, scsi or usb.
 	// +optional
 	PreferredCdromBus v1.DiskBus `json:"preferredCdromBus,omitempty"`
 	// preferredDiskDedicatedIoThread gives each disk on the bus virtio a thread of its own.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/diskbus"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -117,6 +118,16 @@ func TestClaimFields(t *testing.T) {
 	if got := FieldsIn(message); len(got) != 2 || EntryOf(got[0]).Effect != Migration ||
 		EntryOf(got[1]).Effect != Migration {
 		t.Errorf("the message names %q", got)
+	}
+}
+
+// The table says on which buses disks can be plugged.
+func TestNoteNamesTheBuses(t *testing.T) {
+	note := EntryOf("volumes").Note
+	for _, name := range diskbus.Names(diskbus.Disk) {
+		if diskbus.Of(name).Plugs(diskbus.Disk) && !strings.Contains(note, string(name)) {
+			t.Errorf("%q, volumesPlug in internal/decide/liveupdate/table.go, does not name the bus %s", note, name)
+		}
 	}
 }
 

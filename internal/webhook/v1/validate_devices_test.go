@@ -141,6 +141,14 @@ func TestBusesOfArchitectures(t *testing.T) {
 		if rejected == diskbus.Of(name).IsOn(clusterconfig.ArchARM64) {
 			t.Errorf("%s on arm64: rejected: %v (%v)", name, rejected, faults)
 		}
+		for _, fault := range faults {
+			for _, other := range diskbus.Names("") {
+				if strings.HasSuffix(fault.Field, ".disk.bus") && diskbus.Of(other).IsOn(clusterconfig.ArchARM64) &&
+					!strings.Contains(fault.Detail, string(other)) {
+					t.Errorf("%q in internal/webhook/v1/validate_architecture.go does not name the bus %s", fault.Detail, other)
+				}
+			}
+		}
 	}
 }
 
