@@ -7,7 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,7 +43,7 @@ func TestEveryStatusFieldHasAnOwner(t *testing.T) {
 		}
 		o, ok := fieldOwners[name]
 		if !ok {
-			t.Errorf("status.%s has no writer: add it to fieldOwners", name)
+			t.Errorf("status.%s has no writer: add it to fieldOwners in internal/vmistatus/ownership.go", name)
 			continue
 		}
 		for _, stage := range []Stage{Preparing, Live, Ended} {
@@ -60,6 +64,45 @@ func TestEveryConditionTypeHasAnOwner(t *testing.T) {
 		if _, ok := conditionOwners[v1.VirtualMachineInstanceConditionType(condition)]; !ok {
 			t.Errorf("the condition %s (%s) has no writer: add it to conditionOwners in internal/vmistatus/ownership.go, "+
 				"and follow \"a new condition of a VMI\" in docs/architecture.md", condition, name)
+		}
+	}
+}
+
+// notSet are KubeVirt's conditions that Vireo does not set.
+var notSet = map[v1.VirtualMachineInstanceConditionType]bool{
+	v1.VirtualMachineInstanceUnsupportedAgent:                  true,
+	v1.VirtualMachineInstanceDecentralizedLiveMigrationFailure: true,
+	v1.VirtualMachineInstanceSoftwareEmulation:                 true,
+}
+
+// Each writer of a condition uses its constant, in one of the directories in which statuses are computed.
+func TestEveryConditionIsComputedByItsWriters(t *testing.T) {
+	directories := map[Writer][]string{
+		Controller: {"internal/controller/virtualmachineinstance", "internal/decide/migration/eviction"},
+		Handler:    {"internal/agent/vmi"},
+	}
+	computes := func(w Writer, constant string) bool {
+		used := regexp.MustCompile(`\bv1\.` + constant + `\b`)
+		return slices.ContainsFunc(directories[w], func(directory string) bool {
+			files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(directory), "*.go"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%s has no source: %v", directory, err)
+			}
+			return slices.ContainsFunc(files, func(file string) bool {
+				source, err := os.ReadFile(file)
+				return err == nil && !strings.HasSuffix(file, "_test.go") && used.Match(source)
+			})
+		})
+	}
+	for name, condition := range constants.OfType(t, "../../api/v1", "VirtualMachineInstanceConditionType") {
+		kind := v1.VirtualMachineInstanceConditionType(condition)
+		for _, stage := range []Stage{Preparing, Live, Ended} {
+			writer := conditionOwners[kind].at(stage)
+			if writer != "" && computes(writer, name) == notSet[kind] {
+				t.Errorf("%s writes the condition %s (%s) by the table, and %v use its constant: %t. Follow \"a new condition of a "+
+					"VMI\" in docs/architecture.md", writer, condition, name, directories[writer], notSet[kind])
+				break
+			}
 		}
 	}
 }
