@@ -201,12 +201,49 @@ var kindPlaces = []kindPlace{
 		}, exceptConsulted(nil),
 	},
 	{
-		"WithOptions(kit.Fair(…)) in SetupWithManager of its reconciler", inRoom("*.go", "kit.Fair("),
-		exceptConsulted(map[string]string{"KubeVirt": "there is one object"}),
+		"WithOptions(kit.Fair(…)) in SetupWithManager of its reconciler, below internal/controller",
+		inRoom("*.go", "kit.Fair("), exceptConsulted(map[string]string{"KubeVirt": "there is one object"}),
 	},
 	{
-		"markers of its rights (+kubebuilder:rbac) in its reconciler", inRoom("*.go", "+kubebuilder:rbac:groups="),
-		exceptConsulted(nil),
+		"markers of its rights (+kubebuilder:rbac) in its reconciler, below internal/controller",
+		inRoom("*.go", "+kubebuilder:rbac:groups="), exceptConsulted(nil),
+	},
+	{
+		"specs (*_spec_test.go) beside its reconciler", inRoom("*_spec_test.go", "package "),
+		exceptConsulted(map[string]string{"VirtualMachineSnapshotContent": "its specs are those of VirtualMachineSnapshot"}),
+	},
+	{
+		"a webhook in config/webhook/manifests.yaml: its marker and its rules in internal/webhook/v1, and hooks of setup.go",
+		func(t *testing.T, c *crd) bool {
+			t.Helper()
+			return regexp.MustCompile(`(?m)^    - ` + c.Spec.Names.Plural + `$`).MatchString(text(t, "config/webhook/manifests.yaml"))
+		}, map[string]string{
+			"VirtualMachineInstancePreset":  noReconciler,
+			"VirtualMachineSnapshotContent": "virt-controller creates it",
+		},
+	},
+	{
+		"a sample in config/samples", func(t *testing.T, c *crd) bool {
+			t.Helper()
+			samples, err := filepath.Glob(filepath.Join(root, "config/samples/*.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(samples, func(sample string) bool {
+				raw, err := os.ReadFile(sample)
+				return err == nil && regexp.MustCompile(`(?m)^kind: `+c.Spec.Names.Kind+`$`).Match(raw)
+			})
+		}, map[string]string{
+			"MigrationPolicy":                   "docs/migration.md shows one",
+			"VirtualMachineClusterInstancetype": "virt-controller installs common ones",
+			"VirtualMachineClusterPreference":   "virt-controller installs common ones",
+			"VirtualMachineInstance":            "the template of a VirtualMachine shows its spec",
+			"VirtualMachineInstanceMigration":   "virtctl migrate creates it",
+			"VirtualMachineInstancePreset":      noReconciler,
+			"VirtualMachineInstancetype":        "virt-controller installs common ones for the cluster",
+			"VirtualMachinePreference":          "virt-controller installs common ones for the cluster",
+			"VirtualMachineSnapshotContent":     "virt-controller creates it",
+		},
 	},
 	{
 		"a test of its health as deployment tools see it, by health.Kstatus of test/health, and a row in docs/health.md",

@@ -24,7 +24,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// TestSamples checks that the samples have no field that their types do not have.
+// TestSamples checks that the samples have no field that their types do not have. The group of a new kind is added to
+// its scheme.
 func TestSamples(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -59,7 +60,7 @@ func TestSamples(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if _, _, err := decoder.Decode(buffer[:n], nil, nil); err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v (TestSamples in test/manifests/samples_test.go lists the groups)", name, err)
 			}
 		}
 		if err := documents.Close(); err != nil {

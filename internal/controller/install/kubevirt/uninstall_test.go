@@ -72,8 +72,8 @@ func TestEveryWorkloadIsAwaited(t *testing.T) {
 		}
 		kind := schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}
 		if crd.Spec.Scope == apiextensionsv1.NamespaceScoped && waited[kind] == (notAwaited[kind.Kind] != "") {
-			t.Errorf("%s: an uninstallation waits for it: %t. Add it to awaited and workloads.add in uninstall.go, or its "+
-				"reason to notAwaited: follow \"a new kind\" in docs/architecture.md", kind, waited[kind])
+			t.Errorf("%s: an uninstallation waits for it: %t. Add it to awaited and workloads.add in "+
+				"internal/controller/install/kubevirt/uninstall.go, or its reason to notAwaited in uninstall_test.go: follow \"a new kind\" in docs/architecture.md", kind, waited[kind])
 		}
 	}
 }
