@@ -66,19 +66,23 @@ func TestTheSourceMapHasEveryFolder(t *testing.T) {
 }
 
 // namedFile is a path in backquotes with the extension of a file.
-var namedFile = regexp.MustCompile("`([\\w./*-]+\\.(?:go|yaml|md))`")
+var namedFile = regexp.MustCompile("`([\\w./*-]+\\.(?:go|yaml|md|sh|tsv))`")
 
 // namedDirectory is a path in backquotes without an extension.
 var namedDirectory = regexp.MustCompile("`((?:api|cmd|config|docs|hack|internal|test)(?:/[\\w-]+)*)`")
 
-// The files that the pages for contributors name in backquotes exist: a path from the root, or a bare name somewhere
-// below a directory that the same item or row names, or anywhere below internal when it names none.
+// The directories and files that the pages for contributors name in backquotes exist: a path from the root, or a bare
+// name somewhere below a directory that the same item or row names, or anywhere below internal when it names none.
 func TestThePagesNameFilesThatExist(t *testing.T) {
 	named := 0
-	for _, page := range []string{"docs/architecture.md", "docs/conventions.md", "CONTRIBUTING.md"} {
+	for _, page := range []string{"docs/architecture.md", "docs/conventions.md", "docs/glossary.md", "CONTRIBUTING.md"} {
 		for _, item := range items(text(t, page)) {
 			var below []string
 			for _, m := range namedDirectory.FindAllStringSubmatch(item, -1) {
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(m[1]))); err != nil {
+					t.Errorf("%s names %s, which is not in the repository", page, m[1])
+					continue
+				}
 				below = append(below, m[1])
 			}
 			if len(below) == 0 {
