@@ -27,7 +27,7 @@ var unpaged = map[string]string{
 	"internal/controller/observe/monitoring/collector.go read":                     "the cache",
 	"internal/controller/virtualmachineinstance/limits.go SetRequiredLimits":       "the cache",
 	"internal/controller/kit/watch.go Requests":                                    "the cache",
-	"internal/webhook/v1/virtualmachinerestore_webhook.go validateOthers":          "the cache",
+	"internal/webhook/v1/snapshot_webhook.go validateOthers":                       "the cache",
 
 	"internal/controller/install/kubevirt/rollout.go podsOf":                    "Pods of the install namespace",
 	"internal/controller/install/kubevirt/prometheus/apply.go live":             "what is installed",

@@ -13,17 +13,22 @@ package v1
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/decide/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/quantity"
 )
 
 // Options configures the webhooks.
@@ -130,3 +135,57 @@ type deletable[T any] struct{}
 
 // ValidateDelete implements admission.Validator.
 func (deletable[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) { return nil, nil }
+
+// ConfigSource provides the current configuration. Admission reads it for each request, so that a change of the
+// KubeVirt object takes effect at once. clusterconfig.Store implements it.
+type ConfigSource interface {
+	Current() clusterconfig.Config
+}
+
+// kinds are the types that a decoder may choose for an object, by the name of its kind: the decoder follows the kind
+// that an object says it has, and not the one that a webhook expects.
+type kinds map[string]sets.Set[reflect.Type]
+
+func newKinds(scheme *runtime.Scheme) kinds {
+	all := kinds{}
+	for gvk, t := range scheme.AllKnownTypes() {
+		if all[gvk.Kind] == nil {
+			all[gvk.Kind] = sets.New[reflect.Type]()
+		}
+		all[gvk.Kind].Insert(t)
+	}
+	return all
+}
+
+// bounded rejects objects with quantities that take hours to decode. The schemas reject them too, but the API server
+// validates an object after it has called mutating webhooks, and no schema applies to what others send.
+func (k kinds) bounded(next admission.Handler) admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, request admission.Request) admission.Response {
+		for _, object := range []runtime.RawExtension{request.Object, request.OldObject} {
+			if err := k.check(object.Raw); err != nil {
+				return admission.Errored(http.StatusBadRequest, err)
+			}
+		}
+		return next.Handle(ctx, request)
+	})
+}
+
+func (k kinds) check(raw []byte) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	gvk, err := json.DefaultMetaFactory.Interpret(raw)
+	if err != nil {
+		return fmt.Errorf("cannot read the kind of the object: %w", err)
+	}
+	types := k[gvk.Kind]
+	if len(types) == 0 {
+		return fmt.Errorf("objects of the kind %q are not admitted here", gvk.Kind)
+	}
+	for t := range types {
+		if err := quantity.Check(raw, reflect.Zero(t).Interface()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

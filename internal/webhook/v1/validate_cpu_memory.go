@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/quantity"
 )
 
@@ -232,4 +233,26 @@ func checkMemoryGiven(c *check) {
 	c.required(c.at("domain", "memory", "guest"), "no memory requested, at least one of '%s', '%s' or '%s' must be set",
 		c.at("domain", "memory", "guest"), c.at("domain", "memory", "hugepages", "size"),
 		c.at("domain", "resources", "requests", "memory"))
+}
+
+// checkMaxGuest applies to a VM whose memory can be hotplugged.
+func checkMaxGuest(c *check) {
+	memory := c.spec.Domain.Memory
+	if c.config.RolloutStrategy != v1.VMRolloutStrategyLiveUpdate || memory == nil || memory.MaxGuest == nil {
+		return
+	}
+	p := c.at("domain", "memory", "guest")
+	_, guest := c.memoryRequest()
+	if memory.Guest != nil {
+		guest = *memory.Guest
+	}
+	switch problem := resize.CheckMemory(c.spec, architecture(c.spec, c.config), guest, *memory.MaxGuest); {
+	case problem == nil:
+	case problem.Missing:
+		c.required(p, "%s", problem.Message)
+	case problem.OfLimit:
+		c.invalid(c.at("domain", "memory", "maxGuest"), memory.MaxGuest.String(), "%s", problem.Message)
+	default:
+		c.invalid(p, guest.String(), "%s", problem.Message)
+	}
 }

@@ -4,7 +4,32 @@
 package v1
 
 import (
+	"runtime"
+	"slices"
+
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/diskbus"
+)
+
+// Feature gates of KubeVirt that only admission checks. Package clusterconfig defines the others.
+const (
+	gateDecentralized   = "DecentralizedLiveMigration"
+	gateDownwardMetrics = "DownwardMetrics"
+	gateHostDevices     = "HostDevices"
+	gateHotplugVolumes  = "DeclarativeHotplugVolumes"
+	gateIgnition        = "ExperimentalIgnitionSupport"
+	gateMultiArch       = "MultiArchitecture"
+	gateNetworkDRA      = "NetworkDevicesWithDRA"
+	gatePasst           = "PasstBinding"
+	gateRebootPolicy    = "RebootPolicy"
+	gateReservedMemory  = "ReservedOverheadMemlock"
+	gateSEV             = "WorkloadEncryptionSEV"
+	gateSidecar         = "Sidecar"
+	gateSnapshot        = "Snapshot"
+	gateTDX             = "WorkloadEncryptionTDX"
+	gateVirtioFSStorage = "EnableVirtioFsStorageVolumes"
+	gateVSOCK           = "VSOCK"
 )
 
 // checkGates rejects devices and volumes whose feature gate is not enabled, with KubeVirt's messages. If the gate is
@@ -64,60 +89,84 @@ func firmwareDisplay(options *v1.VGPUOptions) bool {
 	return ramFB == nil || ramFB.Enabled != nil && *ramFB.Enabled
 }
 
-// checkLaunchSecurity applies to amd64, the only architecture with several kinds of encryption.
-func checkLaunchSecurity(c *check) {
-	security := c.spec.Domain.LaunchSecurity
-	if security == nil || architecture(c.spec, c.config) != "amd64" {
+// architecture returns the architecture of a guest: the spec's, or else the cluster's default.
+func architecture(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) string {
+	if spec.Architecture != "" {
+		return spec.Architecture
+	}
+	return config.DefaultArchitecture
+}
+
+// videoTypes are the graphics cards of QEMU by architecture. Source: kubevirt/kubevirt pkg/virt-api/webhooks.
+var videoTypes = map[string][]string{
+	clusterconfig.ArchAMD64: {"vga", "cirrus", "virtio", "ramfb", "bochs"},
+	clusterconfig.ArchARM64: {"virtio", "ramfb"},
+	clusterconfig.ArchS390X: {"virtio"},
+}
+
+func checkArchitecture(c *check) {
+	arch := c.spec.Architecture
+	if arch == "" || arch == c.config.DefaultArchitecture || arch == runtime.GOARCH || c.config.IsEnabled(gateMultiArch) {
 		return
 	}
-	p := c.at("domain", "launchSecurity")
-	var kinds, gates []string
-	for _, kind := range []struct {
-		set        bool
-		name, gate string
-	}{{security.SEV != nil, "SEV", gateSEV}, {security.SNP != nil, "SNP", gateSEV},
-		{security.TDX != nil, "TDX", gateTDX}} {
-		if kind.set {
-			kinds, gates = append(kinds, kind.name), append(gates, kind.gate)
-		}
-	}
-	if len(kinds) != 1 {
-		c.forbidden(p, "One and only one launchSecurity type can be set")
+	c.forbidden(c.at("architecture"),
+		"multi-architecture feature gate is not enabled in kubevirt-config, invalid entry %s. "+
+			"Leave it out, or use %s.", c.at("architecture"), runtime.GOARCH)
+}
+
+// checkArchitectureOfInstance applies only to a VMI, because a template need not set the architecture.
+func checkArchitectureOfInstance(c *check) {
+	arch := architecture(c.spec, c.config)
+	switch arch {
+	case clusterconfig.ArchAMD64:
+		c.onlyWatchdog("amd64 only supports I6300ESB watchdog device", true, false)
+	case clusterconfig.ArchS390X:
+		c.onlyWatchdog("s390x only supports Diag288 watchdog device", false, true)
+	case clusterconfig.ArchARM64:
+		c.onlyWatchdog("Arm64 not support Watchdog device", false, false)
+		c.arm64()
+	default:
+		c.invalid(c.at("architecture"), arch, "unsupported architecture: %s. Use amd64, arm64 or s390x.", arch)
 		return
 	}
-	if !c.config.IsEnabled(gates[0]) {
-		c.forbidden(p, "%s feature gate is not enabled in kubevirt-config", gates[0])
-		return
-	}
-	c.encryptedFirmware(kinds[0])
-	if security.SEV != nil && security.SEV.Attestation != nil &&
-		(c.spec.StartStrategy == nil || *c.spec.StartStrategy != v1.StartStrategyPaused) {
-		c.invalid(p.Child("sev", "attestation"), "{}", "SEV attestation requires VMI StartStrategy '%s'",
-			v1.StartStrategyPaused)
-	}
-	for i := range c.spec.Domain.Devices.Interfaces {
-		if iface := &c.spec.Domain.Devices.Interfaces[i]; iface.BootOrder != nil {
-			c.invalid(c.devices("interfaces").Index(i).Child("bootOrder"), *iface.BootOrder,
-				"%s does not work with bootable NICs: %s", kinds[0], iface.Name)
-		}
+	if video := c.spec.Domain.Devices.Video; video != nil && video.Type != "" &&
+		!slices.Contains(videoTypes[arch], video.Type) {
+		c.invalid(c.devices("video").Child("type"), video.Type,
+			"video model '%s' is not supported on %s architecture. Use one of %v.", video.Type, arch, videoTypes[arch])
 	}
 }
 
-// encryptedFirmware rejects firmware settings with which an encrypted guest cannot start.
-func (c *check) encryptedFirmware(kind string) {
-	p, fw := c.at("domain", "launchSecurity"), c.spec.Domain.Firmware
-	if kind == "TDX" && c.smm() {
-		c.invalid(p, kind, "TDX does not work along with SMM")
+// onlyWatchdog rejects watchdogs that the architecture does not have.
+func (c *check) onlyWatchdog(message string, i6300esb, diag288 bool) {
+	watchdog := c.spec.Domain.Devices.Watchdog
+	if watchdog != nil && ((watchdog.I6300ESB != nil) != i6300esb || (watchdog.Diag288 != nil) != diag288 ||
+		!i6300esb && !diag288) {
+		c.invalid(c.devices("watchdog"), watchdog.Name, "%s", message)
 	}
-	if fw == nil || fw.Bootloader == nil || fw.Bootloader.EFI == nil {
-		c.invalid(p, kind, "%s requires OVMF (UEFI). Set domain.firmware.bootloader.efi.", kind)
-		return
+}
+
+func (c *check) arm64() {
+	if cpu := c.spec.Domain.CPU; cpu != nil && cpu.Model == v1.CPUModeHostModel {
+		c.invalid(c.at("domain", "cpu", "model"), cpu.Model, "Arm64 not support CPU host-model. Use host-passthrough.")
 	}
-	efi := fw.Bootloader.EFI
-	if kind != "TDX" && enabled(efi.SecureBoot) {
-		c.invalid(p, kind, "%s does not work along with SecureBoot. Set efi.secureBoot to false.", kind)
+	if c.spec.Domain.Devices.Sound != nil {
+		c.invalid(c.devices("sound"), c.spec.Domain.Devices.Sound.Name, "Arm64 not support sound device")
 	}
-	if kind != "SEV" && efi.Persistent != nil && *efi.Persistent {
-		c.invalid(p, kind, "%s does not work along with Persistent EFI variables", kind)
+	if fw := c.spec.Domain.Firmware; fw != nil && fw.Bootloader != nil {
+		p := c.at("domain", "firmware", "bootloader")
+		if fw.Bootloader.BIOS != nil {
+			c.invalid(p.Child("bios"), "{}", "Arm64 does not support bios boot, please change to uefi boot")
+		}
+		if fw.Bootloader.EFI != nil && enabled(fw.Bootloader.EFI.SecureBoot) {
+			c.invalid(p.Child("efi", "secureBoot"), true,
+				"UEFI secure boot is currently not supported on aarch64 Arch. Set it to false.")
+		}
+	}
+	for i := range c.spec.Domain.Devices.Disks {
+		kind, bus := diskbus.OfDisk(&c.spec.Domain.Devices.Disks[i])
+		if row := diskbus.Of(bus); row.Name != "" && !row.IsOn(clusterconfig.ArchARM64) {
+			c.invalid(c.devices("disks").Index(i).Child(kind, "bus"), bus,
+				"Arm64 not support this disk bus type, please use virtio or scsi")
+		}
 	}
 }

@@ -11,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/vireo-project/vireo/api/backup/v1alpha1"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 func newExport(group *string, kind, name string) *exportv1.VirtualMachineExport {
@@ -57,4 +59,17 @@ func TestExportIsImmutable(t *testing.T) {
 	after.Spec.TTLDuration = &metav1.Duration{Duration: time.Hour}
 	_, err = exportValidator{}.ValidateUpdate(t.Context(), before, after)
 	expectRefused(t, err, "spec in immutable after creation")
+}
+
+func TestBackupNeedsItsFeatureGate(t *testing.T) {
+	for gate, want := range map[string]string{clusterconfig.GateIncrementalBackup: "",
+		gateSnapshot: "IncrementalBackup feature gate not enabled"} {
+		config := clusterconfig.Config{FeatureGates: clusterconfig.NewFeatureGates([]string{gate}, nil)}
+		_, err := (&backupValidator[*v1alpha1.VirtualMachineBackup]{config: fixedConfig{config}}).ValidateCreate(t.Context(),
+			&v1alpha1.VirtualMachineBackup{})
+		expectRefused(t, err, want)
+		_, err = (&backupValidator[*v1alpha1.VirtualMachineBackupTracker]{config: fixedConfig{config}}).ValidateCreate(
+			t.Context(), &v1alpha1.VirtualMachineBackupTracker{})
+		expectRefused(t, err, want)
+	}
 }
