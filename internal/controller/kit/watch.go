@@ -15,11 +15,15 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/storage/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/storage/volumesnapshot"
 )
 
 // Requests lists objects and returns a request for each. It logs a failed list, unless the context has ended.
@@ -131,4 +135,69 @@ func AddIndexes(indexer client.FieldIndexer, indexes ...Index) error {
 		}
 	}
 	return nil
+}
+
+// Objects passes the events of those objects that a function selects.
+func Objects[T client.Object](selects func(T) bool) predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool {
+		object, ok := o.(T)
+		return ok && selects(object)
+	})
+}
+
+// Updates passes those updates that a function selects, every creation and every deletion.
+func Updates[T client.Object](selects func(before, after T) bool) predicate.Funcs {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(T)
+		after, is := e.ObjectNew.(T)
+		return ok && is && selects(before, after)
+	}}
+}
+
+// ExceptCreations passes what other predicates do, but no creation. All objects are created when virt-controller
+// starts.
+func ExceptCreations(funcs predicate.Funcs) predicate.Funcs {
+	funcs.CreateFunc = func(event.CreateEvent) bool { return false }
+	return funcs
+}
+
+// ExceptDeletions passes what other predicates do, but no deletion.
+func ExceptDeletions(funcs predicate.Funcs) predicate.Funcs {
+	funcs.DeleteFunc = func(event.DeleteEvent) bool { return false }
+	return funcs
+}
+
+// CreationsAndDeletions passes no updates.
+var CreationsAndDeletions = Updates(func(client.Object, client.Object) bool { return false })
+
+// Deletions passes nothing else.
+var Deletions = ExceptCreations(CreationsAndDeletions)
+
+// ConfigSource provides the cluster's current configuration. clusterconfig.Store is one.
+type ConfigSource interface {
+	Current() clusterconfig.Config
+}
+
+// ConfigFeed is a ConfigSource that reports changes. clusterconfig.Store is one.
+type ConfigFeed interface {
+	ConfigSource
+	// Subscribe calls f at once and after each change, one call at a time.
+	Subscribe(f func(clusterconfig.Config))
+}
+
+// DataVolumes reads the DataVolumes of the importer and enqueues the objects that use them. datavolume.Store is one.
+type DataVolumes interface {
+	datavolume.Reader
+	// Source enqueues what users returns for a change.
+	Source(users func(context.Context, datavolume.Change) []ctrl.Request) *datavolume.Source
+}
+
+// VolumeSnapshots reads VolumeSnapshots and their classes, and enqueues the objects that depend on them.
+// volumesnapshot.Store is one.
+type VolumeSnapshots interface {
+	volumesnapshot.Reader
+	// OnSnapshot enqueues what users returns when a VolumeSnapshot changes.
+	OnSnapshot(users func(context.Context, client.ObjectKey) []ctrl.Request) source.Source
+	// OnClass enqueues what all returns when the choice of classes may change.
+	OnClass(all func(context.Context) []ctrl.Request) source.Source
 }
