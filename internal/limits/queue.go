@@ -1,14 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
+// Package limits bounds what one tenant can take from the others. All components use these limits:
+//
+//   - a Queue makes callers wait until there is capacity, and serves namespaces round-robin. A waiting caller has to be
+//     cheap;
+//   - Shares refuse instead of waiting, and leave to the others as much as one tenant takes;
+//   - a TokenBucket limits a rate, and its refill slows down while it is empty;
+//   - Access limits what waits for storage that does not respond;
+//   - Connections limits the open connections of a server, and closes those of the client that has most.
+//
+// The table of docs/conventions.md lists all bounds and their values.
 package limits
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // ErrQueueFull means that the namespace has as many queued requests as its limit allows.
@@ -170,4 +185,104 @@ func (q *Queue) remove(namespace string, i int) {
 		delete(q.queued, namespace)
 		q.order = slices.DeleteFunc(q.order, func(n string) bool { return n == namespace })
 	}
+}
+
+// Shares divide a capacity among tenants, none of which waits. A tenant gets more units as long as it then has at most
+// as many as were free before: taking one at a time, one tenant gets half of the capacity, each of two tenants a third,
+// and so on. So small requests of a tenant that has nothing find something left. A unit is whatever Take counts, such
+// as a request or a byte.
+type Shares struct {
+	perTenant int64
+
+	mu   sync.Mutex
+	free int64
+	// taken is what each tenant has. Tenants that have nothing are absent.
+	taken map[string]int64
+}
+
+// NewShares returns Shares of a capacity. perTenant is the most that a tenant may have, if its share is larger; 0 means
+// no such limit.
+func NewShares(capacity, perTenant int64) *Shares {
+	if perTenant == 0 {
+		perTenant = capacity
+	}
+	return &Shares{perTenant: perTenant, free: capacity, taken: map[string]int64{}}
+}
+
+// Take takes units for a tenant and reports how many the tenant has now, and whether it got them. Units that it got are
+// returned by Give.
+func (s *Shares) Take(tenant string, units int64) (has int64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	has = s.taken[tenant]
+	if has+units > min(s.perTenant, s.free) {
+		return has, false
+	}
+	s.free -= units
+	s.taken[tenant] += units
+	return has + units, true
+}
+
+// Give returns units that a tenant took.
+func (s *Shares) Give(tenant string, units int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free += units
+	if s.taken[tenant] -= units; s.taken[tenant] == 0 {
+		delete(s.taken, tenant)
+	}
+}
+
+// ExponentialBackoff returns a backoff whose delay doubles with each Step, from initial up to limit.
+func ExponentialBackoff(initial, limit time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: initial, Factor: 2, Steps: math.MaxInt, Cap: limit}
+}
+
+// TokenBucket is a token bucket whose refill interval backs off: each token that the caller had to wait for makes the
+// interval longer, and a full bucket resets it. rate.Limiter has a constant rate. It is not safe for concurrent use.
+type TokenBucket struct {
+	burst int
+	// initial is the backoff of the refill interval, next its current state.
+	initial, next wait.Backoff
+	// interval is the time in which one token is added.
+	interval time.Duration
+	bucket   *rate.Limiter
+	// delayed reports whether the caller has to wait for the next token.
+	delayed bool
+}
+
+// NewTokenBucket returns a TokenBucket with a full bucket of burst tokens.
+func NewTokenBucket(burst int, intervals wait.Backoff) *TokenBucket {
+	l := &TokenBucket{burst: burst, initial: intervals, next: intervals, bucket: rate.NewLimiter(0, burst)}
+	l.stepInterval(time.Time{})
+	return l
+}
+
+// Delay returns the time until a token is available, 0 if there is one.
+func (l *TokenBucket) Delay(now time.Time) time.Duration {
+	missing := 1 - l.bucket.TokensAt(now)
+	if missing <= 0 {
+		return 0
+	}
+	l.delayed = true
+	// Rounded up, so that there is a token after that time.
+	return time.Duration(missing*float64(l.interval)) + time.Millisecond
+}
+
+// Take removes a token.
+func (l *TokenBucket) Take(now time.Time) {
+	if l.bucket.TokensAt(now) >= float64(l.burst) {
+		l.next = l.initial
+		l.stepInterval(now)
+	} else if l.delayed {
+		l.stepInterval(now)
+	}
+	l.delayed = false
+	l.bucket.ReserveN(now, 1)
+}
+
+// stepInterval sets the interval to the next one of the backoff.
+func (l *TokenBucket) stepInterval(now time.Time) {
+	l.interval = l.next.Step()
+	l.bucket.SetLimitAt(now, rate.Every(l.interval))
 }
