@@ -25,7 +25,7 @@ var unpaged = map[string]string{
 	"internal/controller/storage/virtualmachinerestore/observe.go readDataVolumes": "a cache of its own",
 	"internal/controller/storage/volumesnapshot/reader.go list":                    "a cache of its own",
 	"internal/controller/observe/monitoring/collector.go read":                     "the cache",
-	"internal/controller/virtualmachineinstance/limits.go SetRequiredLimits":       "the cache",
+	"internal/controller/virtualmachineinstance/requirements.go SetRequiredLimits": "the cache",
 	"internal/controller/kit/watch.go Requests":                                    "the cache",
 	"internal/webhook/v1/snapshot_webhook.go validateOthers":                       "the cache",
 

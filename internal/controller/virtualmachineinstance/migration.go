@@ -226,3 +226,42 @@ func setMigration(o *observed, r *result, status *v1.VirtualMachineInstanceStatu
 	}
 	setTransport(o, status)
 }
+
+// setEvacuation brings the condition EvictionRequested in step with status.evacuationNodeName, which the webhook and
+// others set and remove. A name that is not that of the guest's node is removed.
+func setEvacuation(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	if status.EvacuationNodeName != status.NodeName {
+		status.EvacuationNodeName = ""
+	}
+	eviction.Observe(status, metav1.NewTime(o.now))
+}
+
+// forgetEviction removes the annotations of an evicted Pod when the eviction was canceled. The webhook sets them after
+// status.evacuationNodeName, so that a stale cache could look like a cancellation: the API server has to confirm it.
+func (s *scope) forgetEviction(ctx context.Context, pod *corev1.Pod) error {
+	if !eviction.IsAnnotated(&pod.ObjectMeta) || eviction.IsMarked(s.vmi) {
+		return nil
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	if err := s.apiReader.Get(ctx, client.ObjectKeyFromObject(s.vmi), vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !eviction.IsMarked(vmi) {
+		eviction.Forget(&pod.ObjectMeta)
+	}
+	return nil
+}
+
+// volumesChange is the message of the condition VolumesChange. KubeVirt's.
+const volumesChange = "migrate volumes"
+
+// setVolumesChange sets the condition that requests a migration once the spec names the claims that volumes move to:
+// the target's Pod is rendered from them. Transferring ownership removes the condition.
+func setVolumesChange(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	if !vmistatus.MovesVolumes(status) || !vmistatus.NamesDestinations(o.vmi) {
+		return
+	}
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceVolumesChange, Status: corev1.ConditionTrue, Message: volumesChange,
+	}, metav1.NewTime(o.now))
+}
