@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/decide/hotplug"
 	"github.com/vireo-project/vireo/internal/decide/liveupdate"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Reasons of the condition Failure when a running instance cannot follow its template. KubeVirt's names.
@@ -182,4 +183,66 @@ func (s *Scope) replaceVMI(ctx context.Context, desired *v1.VirtualMachineInstan
 		return fmt.Errorf("follow the template of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	return nil
+}
+
+// readMigrations finds out whether a migration of the instance has a target. Its Pod was made for the spec that the
+// instance had then, so that from then on the instance does not follow the template: the migration would fail.
+func (s *Scope) readMigrations(ctx context.Context) error {
+	if s.migrates = vmistatus.Migrating(&s.VMI.Status); s.migrates {
+		return nil
+	}
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	if err := s.Client.List(ctx, list, client.InNamespace(s.VMI.Namespace),
+		client.MatchingFields{kit.VMIIndex: s.VMI.Name}); err != nil {
+		return fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	}
+	for i := range list.Items {
+		m := &list.Items[i]
+		over := s.VMI.Status.MigrationState != nil && s.VMI.Status.MigrationState.MigrationUID == m.UID
+		s.migrates = s.migrates || !m.IsQueued() && !m.IsFinal() && !over
+	}
+	return nil
+}
+
+// ReasonHotPlugVolume is the reason of the condition Failure if a running instance cannot have the template's volumes.
+// KubeVirt's name.
+const ReasonHotPlugVolume = "HotPlugVolumeError"
+
+// plugs reports whether a running guest follows the hotpluggable volumes of the template. As in KubeVirt, it does so
+// with any rollout strategy, and with another strategy for changed claims a migration moves the volumes.
+func (s *Scope) plugs() bool {
+	return s.HotplugVolumes && !s.wantsVolumeMigration() && !vmistatus.MovesVolumes(&s.VMI.Status) &&
+		!s.VMI.Spec.Domain.Devices.DisableHotplug
+}
+
+// plugVolumes gives the instance the hotpluggable volumes of the template. It waits for a guest that starts or
+// migrates.
+func (s *Scope) plugVolumes(desired *v1.VirtualMachineInstance, template *v1.VirtualMachineInstanceSpec) {
+	if !s.plugs() {
+		return
+	}
+	if s.EphemeralVolumes {
+		template = hotplug.WithEphemeral(desired, template)
+	}
+	follower := desired
+	waits := desired.Status.Phase != v1.Running || s.migrates
+	if waits {
+		follower = desired.DeepCopy()
+	}
+	result := hotplug.Follow(follower, template)
+	s.diff.plugging = result.Pending
+	if result.Problem != "" && len(s.diff.changed) > 0 {
+		s.diff.restart = liveupdate.WithReason(s.diff.restart, result.Problem)
+	}
+}
+
+// withoutPlugs returns a template without the volumes that are plugged and unplugged: their claims do not move.
+func (s *Scope) withoutPlugs(template *v1.VirtualMachineInstanceTemplateSpec) *v1.VirtualMachineInstanceTemplateSpec {
+	if !s.plugs() {
+		return template
+	}
+	out := template.DeepCopy()
+	out.Spec.Volumes = slices.DeleteFunc(out.Spec.Volumes,
+		func(v v1.Volume) bool { return v.IsHotpluggable() && hotplug.IsLive(s.VMI, v.Name) })
+	return out
 }

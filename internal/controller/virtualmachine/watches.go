@@ -11,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -82,3 +84,33 @@ var specChanged = kit.ExceptDeletions(kit.Updates(func(before, after client.Obje
 var claimPhaseChanged = kit.Updates(func(before, after *corev1.PersistentVolumeClaim) bool {
 	return before.Status.Phase != after.Status.Phase
 })
+
+// vmsOfNamespace returns the VMs that a namespace's labels may select.
+func (r *Reconciler) vmsOfNamespace(ctx context.Context, namespace client.Object) []ctrl.Request {
+	if config := r.Config.Current(); config.ChangedBlockTracking.Namespaces == nil {
+		return nil
+	}
+	return kit.Requests(ctx, r.Client, &v1.VirtualMachineList{}, client.InNamespace(namespace.GetName()))
+}
+
+// vmOfMigration returns the VM whose VMI migrates.
+func vmOfMigration(_ context.Context, object client.Object) []ctrl.Request {
+	m, ok := object.(*v1.VirtualMachineInstanceMigration)
+	if !ok {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}}}
+}
+
+// migrationEnded passes migrations that have ended: the instance may follow the template again. If the migration was
+// assigned, the VMI has changed before.
+var migrationEnded = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: kit.Updates(func(before, after *v1.VirtualMachineInstanceMigration) bool {
+		return !before.IsFinal() && after.IsFinal()
+	}).UpdateFunc,
+	DeleteFunc: func(e event.DeleteEvent) bool {
+		m, ok := e.Object.(*v1.VirtualMachineInstanceMigration)
+		return ok && !m.IsFinal()
+	},
+}
