@@ -15,8 +15,11 @@ import (
 	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -161,4 +164,126 @@ func digest(value any) string {
 	}
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:20])
+}
+
+// ProductLabels returns the labels of the product that a KubeVirt object names, and the errors of names that cannot be
+// labels. These are left out, as in KubeVirt.
+func ProductLabels(spec *v1.KubeVirtSpec) (map[string]string, field.ErrorList) {
+	labels := map[string]string{}
+	var errs field.ErrorList
+	for _, name := range []struct{ field, label, value string }{
+		{"productName", v1.AppPartOfLabel, spec.ProductName},
+		{"productVersion", v1.AppVersionLabel, spec.ProductVersion},
+		{"productComponent", v1.AppComponentLabel, spec.ProductComponent},
+	} {
+		if name.value == "" {
+			continue
+		}
+		if problems := validation.IsValidLabelValue(name.value); len(problems) > 0 {
+			errs = append(errs, field.Invalid(field.NewPath("spec", name.field), name.value, strings.Join(problems, "; ")))
+			continue
+		}
+		labels[name.label] = name.value
+	}
+	return labels, errs
+}
+
+// labelsOf returns the labels of an object. A patch cannot change those by which it is found.
+func labelsOf(name string, own, product map[string]string) map[string]string {
+	labels := productLabels(own, product)
+	labels[v1.AppLabel] = name
+	return labels
+}
+
+// productLabels adds the labels of the product to others. They are KubeVirt's.
+func productLabels(own, product map[string]string) map[string]string {
+	labels := mergeMaps(map[string]string{v1.AppComponentLabel: v1.AppComponent, v1.AppPartOfLabel: v1.AppComponent}, own)
+	maps.Copy(labels, product)
+	labels[ManagedByLabel] = ManagedBy
+	return labels
+}
+
+// mergeMaps returns the entries of both. Those of the second win.
+func mergeMaps(a, b map[string]string) map[string]string {
+	merged := maps.Clone(a)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	maps.Copy(merged, b)
+	return merged
+}
+
+// placeInfra adds the placement of the control plane to a Pod that prefers control plane nodes. A placement replaces
+// that preference.
+func placeInfra(pod *corev1.PodSpec, placement *v1.NodePlacement) {
+	if placement != nil && pod.Affinity != nil {
+		pod.Affinity.NodeAffinity = nil
+	}
+	place(pod, placement)
+}
+
+// place adds a placement to that of a manifest. As in KubeVirt, the manifest's node selector wins, and terms and
+// tolerations are appended to the manifest's.
+func place(pod *corev1.PodSpec, placement *v1.NodePlacement) {
+	if placement == nil {
+		return
+	}
+	selector := maps.Clone(placement.NodeSelector)
+	if selector == nil {
+		selector = map[string]string{}
+	}
+	maps.Copy(selector, pod.NodeSelector)
+	if len(selector) > 0 {
+		pod.NodeSelector = selector
+	}
+	pod.Tolerations = append(pod.Tolerations, placement.Tolerations...)
+	if placement.Affinity != nil {
+		pod.Affinity = mergeAffinity(pod.Affinity, placement.Affinity.DeepCopy())
+	}
+}
+
+func mergeAffinity(to, from *corev1.Affinity) *corev1.Affinity {
+	if to == nil {
+		return from
+	}
+	if n := from.NodeAffinity; n != nil {
+		if to.NodeAffinity == nil {
+			to.NodeAffinity = &corev1.NodeAffinity{}
+		}
+		mergeNodeAffinity(to.NodeAffinity, n)
+	}
+	if p := from.PodAffinity; p != nil {
+		if to.PodAffinity == nil {
+			to.PodAffinity = &corev1.PodAffinity{}
+		}
+		t := to.PodAffinity
+		t.RequiredDuringSchedulingIgnoredDuringExecution = append(t.RequiredDuringSchedulingIgnoredDuringExecution,
+			p.RequiredDuringSchedulingIgnoredDuringExecution...)
+		t.PreferredDuringSchedulingIgnoredDuringExecution = append(t.PreferredDuringSchedulingIgnoredDuringExecution,
+			p.PreferredDuringSchedulingIgnoredDuringExecution...)
+	}
+	if p := from.PodAntiAffinity; p != nil {
+		if to.PodAntiAffinity == nil {
+			to.PodAntiAffinity = &corev1.PodAntiAffinity{}
+		}
+		t := to.PodAntiAffinity
+		t.RequiredDuringSchedulingIgnoredDuringExecution = append(t.RequiredDuringSchedulingIgnoredDuringExecution,
+			p.RequiredDuringSchedulingIgnoredDuringExecution...)
+		t.PreferredDuringSchedulingIgnoredDuringExecution = append(t.PreferredDuringSchedulingIgnoredDuringExecution,
+			p.PreferredDuringSchedulingIgnoredDuringExecution...)
+	}
+	return to
+}
+
+func mergeNodeAffinity(to, from *corev1.NodeAffinity) {
+	to.PreferredDuringSchedulingIgnoredDuringExecution = append(to.PreferredDuringSchedulingIgnoredDuringExecution,
+		from.PreferredDuringSchedulingIgnoredDuringExecution...)
+	switch required := from.RequiredDuringSchedulingIgnoredDuringExecution; {
+	case required == nil:
+	case to.RequiredDuringSchedulingIgnoredDuringExecution == nil:
+		to.RequiredDuringSchedulingIgnoredDuringExecution = required
+	default:
+		terms := &to.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		*terms = append(*terms, required.NodeSelectorTerms...)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
@@ -169,4 +171,91 @@ func bundles(s Settings) client.Object {
 		ObjectMeta: metav1.ObjectMeta{Name: certificate.BundleName},
 		Data:       data,
 	}
+}
+
+// ExportProxyName is the name of virt-exportproxy's Deployment.
+const ExportProxyName = "virt-exportproxy"
+
+// exportProxyObjects renders virt-exportproxy, if the installation has its image.
+func exportProxyObjects(s Settings) ([]client.Object, error) {
+	if s.Config.Images.ExportProxy == "" {
+		return nil, nil
+	}
+	service, err := decode[corev1.Service]("virt-exportproxy-service.yaml")
+	if err != nil {
+		return nil, err
+	}
+	deployment, err := decode[appsv1.Deployment]("virt-exportproxy.yaml")
+	if err != nil {
+		return nil, err
+	}
+	configureExportProxy(deployment, s)
+	objects := []client.Object{service, deployment}
+	if !s.MetricsAuthorization {
+		metrics, err := decode[corev1.Service]("virt-exportproxy-metrics-service.yaml")
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, metrics)
+	}
+	if replicas := *deployment.Spec.Replicas; replicas > 1 {
+		objects = append(objects, budget(ExportProxyName, replicas))
+	}
+	return objects, nil
+}
+
+// configureExportProxy sets the fields that depend on the cluster.
+func configureExportProxy(d *appsv1.Deployment, s Settings) {
+	pod := &d.Spec.Template.Spec
+	container := &pod.Containers[0]
+	d.Spec.Replicas = ptr.To(s.replicas(DefaultReplicas))
+	container.Image, container.ImagePullPolicy = s.Config.Images.ExportProxy, s.Config.ImagePullPolicy
+	pod.ImagePullSecrets = s.Config.ImagePullSecrets
+	container.Args = []string{"--port", "8443", "--metrics-port", "8444"}
+	if s.MetricsAuthorization {
+		// Clients from outside send it requests, so it has no right to review tokens. Without it, it cannot authorize
+		// Prometheus.
+		container.Args, container.Ports = container.Args[:2], container.Ports[:1]
+	}
+	placeInfra(pod, s.Infra)
+}
+
+// ControllerName is the name of virt-controller's Deployment, which `make deploy` or a chart installs.
+const ControllerName = "virt-controller"
+
+// ConfigureController changes virt-controller's Deployment, as it was installed, to what the KubeVirt object specifies.
+// What the object does not specify stays.
+func ConfigureController(d *appsv1.Deployment, spec *v1.KubeVirtSpec, s Settings) error {
+	pod := &d.Spec.Template.Spec
+	at := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == ControllerName })
+	if at >= 0 {
+		container := &pod.Containers[at]
+		container.Image = clusterconfig.Image(container.Image, spec)
+		if s.Config.ImagePullPolicy != "" {
+			container.ImagePullPolicy = s.Config.ImagePullPolicy
+		}
+		if s.Customize.Flags != nil {
+			container.Args = append(container.Args, flagArgs(s.Customize.Flags.Controller)...)
+		}
+	}
+	for _, secret := range s.Config.ImagePullSecrets {
+		if !slices.Contains(pod.ImagePullSecrets, secret) {
+			pod.ImagePullSecrets = append(pod.ImagePullSecrets, secret)
+		}
+	}
+	placeInfra(pod, s.Infra)
+	if s.Replicas != nil {
+		d.Spec.Replicas = ptr.To(int32(max(*s.Replicas, 1)))
+	}
+	if len(s.Labels) > 0 {
+		d.Labels = mergeMaps(d.Labels, s.Labels)
+		d.Spec.Template.Labels = mergeMaps(d.Spec.Template.Labels, s.Labels)
+	}
+	d.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	if err := customize(d, s.Customize.Patches); err != nil {
+		return err
+	}
+	// By this label it is found.
+	d.Labels = mergeMaps(d.Labels, map[string]string{v1.AppLabel: ControllerName})
+	return nil
 }
