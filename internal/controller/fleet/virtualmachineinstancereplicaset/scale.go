@@ -4,18 +4,23 @@
 package virtualmachineinstancereplicaset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/kit"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // burst is how many VMIs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
@@ -143,4 +148,102 @@ func (s *Scope) record(vmi *v1.VirtualMachineInstance, reason, action, note stri
 		return
 	}
 	s.Recorder.Eventf(s.Set, vmi, corev1.EventTypeNormal, reason, action, note, args...)
+}
+
+// generateName returns the prefix of the names of the set's VMIs. Source: KubeVirt's getVirtualMachineBaseName.
+func generateName(set *v1.VirtualMachineInstanceReplicaSet) string {
+	switch meta := &set.Spec.Template.ObjectMeta; {
+	case meta.Name != "":
+		return meta.Name
+	case meta.GenerateName != "":
+		return meta.GenerateName
+	default:
+		return set.Name
+	}
+}
+
+// names generates names for new VMIs: the first of the set's own sequence that are free. Reconciliations that observe
+// the same VMIs generate the same names, so that the API server rejects the VMIs that a concurrent or stale one would
+// add.
+type names struct {
+	mu     sync.Mutex
+	prefix string
+	uid    types.UID
+	next   uint64
+	taken  map[string]bool
+}
+
+func newNames(set *v1.VirtualMachineInstanceReplicaSet) *names {
+	prefix := generateName(set)
+	return &names{prefix: prefix[:min(len(prefix), kit.PrefixLength)], uid: set.UID, taken: map[string]bool{}}
+}
+
+// take returns a free name. It returns each name only once.
+func (n *names) take() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for {
+		name := n.prefix + kit.Suffix(n.uid, n.next)
+		n.next++
+		if !n.taken[name] {
+			n.taken[name] = true
+			return name
+		}
+	}
+}
+
+// active reports whether a VMI counts as a replica. A VMI in the phase Unknown does, because it may still run.
+func active(vmi *v1.VirtualMachineInstance) bool {
+	return vmi.DeletionTimestamp == nil && !finishing(vmi)
+}
+
+// finished reports whether a VMI is to be replaced.
+func finished(vmi *v1.VirtualMachineInstance) bool {
+	return vmi.DeletionTimestamp == nil && finishing(vmi)
+}
+
+// finishing reports whether a VMI has finished or will certainly finish because its Pod is being deleted, for example
+// by a drain: a deletion cannot be undone. KubeVirt calls the latter unknown.
+func finishing(vmi *v1.VirtualMachineInstance) bool {
+	ready := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceReady)
+	return vmi.IsFinal() ||
+		ready != nil && ready.Status == corev1.ConditionFalse && ready.Reason == v1.PodTerminatingReason
+}
+
+func isReady(vmi *v1.VirtualMachineInstance) bool {
+	return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceReady)
+}
+
+// progress orders VMIs by how far they have started.
+func progress(vmi *v1.VirtualMachineInstance) int {
+	switch vmi.Status.Phase {
+	case v1.VmPhaseUnset, v1.Pending:
+		return 0
+	case v1.Scheduling:
+		return 1
+	case v1.Scheduled:
+		return 2
+	default:
+		return 3
+	}
+}
+
+// sortForRemoval sorts VMIs by the order in which to delete them: not ready before ready, then by progress, then newest
+// first. The name decides last, so that the order is the same in each reconciliation.
+func sortForRemoval(vmis []*v1.VirtualMachineInstance) {
+	slices.SortFunc(vmis, func(a, b *v1.VirtualMachineInstance) int {
+		return cmp.Or(
+			cmp.Compare(rankReady(a), rankReady(b)),
+			cmp.Compare(progress(a), progress(b)),
+			b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+}
+
+func rankReady(vmi *v1.VirtualMachineInstance) int {
+	if isReady(vmi) {
+		return 1
+	}
+	return 0
 }
