@@ -4,7 +4,12 @@
 package v1
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 )
@@ -124,3 +129,135 @@ type DataVolumeTemplateSpec struct {
 
 // DataVolumeTemplateDummyStatus lets a DataVolume that was read back be written as a template.
 type DataVolumeTemplateDummyStatus struct{}
+
+// RunStrategy returns the strategy in force: spec.runStrategy, or that of the older spec.running (true is
+// Always, false is Halted). Neither means Halted; both is an error that admission refuses.
+func (vm *VirtualMachine) RunStrategy() (VirtualMachineRunStrategy, error) {
+	switch {
+	case vm.Spec.Running != nil && vm.Spec.RunStrategy != nil:
+		return RunStrategyUnknown, errors.New("running and runstrategy are mutually exclusive")
+	case vm.Spec.RunStrategy != nil:
+		return *vm.Spec.RunStrategy, nil
+	case vm.Spec.Running != nil && *vm.Spec.Running:
+		return RunStrategyAlways, nil
+	default:
+		return RunStrategyHalted, nil
+	}
+}
+
+// SetRunStrategy writes the strategy into the field that the VM uses: spec.runStrategy, or spec.running, which knows
+// Always and not Always only.
+func (vm *VirtualMachine) SetRunStrategy(strategy VirtualMachineRunStrategy) {
+	if vm.Spec.RunStrategy != nil {
+		vm.Spec.RunStrategy = &strategy
+		return
+	}
+	always := strategy == RunStrategyAlways
+	vm.Spec.Running = &always
+}
+
+// MadeUnder returns a request that records the run strategy of the VM.
+func (r VirtualMachineStateChangeRequest) MadeUnder(
+	strategy VirtualMachineRunStrategy,
+) VirtualMachineStateChangeRequest {
+	data := map[string]string{}
+	maps.Copy(data, r.Data)
+	data[RequestDataRunStrategyKey] = string(strategy)
+	r.Data = data
+	return r
+}
+
+// AppliesTo reports whether a request is still to be carried out when the VM has a run strategy. A change of the
+// strategy replaces the requests that were made before it. A start with options that was made under Halted sets the
+// strategy Always, and is carried out under it.
+func (r VirtualMachineStateChangeRequest) AppliesTo(strategy VirtualMachineRunStrategy) bool {
+	start := r.Action == StartRequest
+	switch made := VirtualMachineRunStrategy(r.Data[RequestDataRunStrategyKey]); made {
+	case strategy:
+		return true
+	case RunStrategyHalted:
+		return start && strategy == RunStrategyAlways
+	// Another client made it. Under Halted, KubeVirt makes no request for a start without options: it changes the
+	// strategy.
+	case "":
+		return strategy != RunStrategyHalted || !start || len(r.Data) > 0
+	default:
+		return false
+	}
+}
+
+// StartRevisionName is the name of the ControllerRevision with the spec that a VM was started with. KubeVirt's.
+func StartRevisionName(vm types.UID, generation int64) string {
+	return fmt.Sprintf("revision-start-vm-%s-%d", vm, generation)
+}
+
+// InstancetypeMatcher names an instance type.
+type InstancetypeMatcher struct {
+	// name is its name.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// kind is VirtualMachineInstancetype or VirtualMachineClusterInstancetype, the default.
+	// +optional
+	Kind string `json:"kind,omitempty"`
+	// revisionName pins a ControllerRevision.
+	// +optional
+	RevisionName string `json:"revisionName,omitempty"`
+	// inferFromVolume names a volume whose labels name the instance type.
+	// +optional
+	InferFromVolume string `json:"inferFromVolume,omitempty"`
+	// inferFromVolumeFailurePolicy defines what happens when they do not: Reject (the default) or Ignore.
+	// +optional
+	InferFromVolumeFailurePolicy *InferFromVolumeFailurePolicy `json:"inferFromVolumeFailurePolicy,omitempty"`
+}
+
+// PreferenceMatcher names a preference.
+type PreferenceMatcher struct {
+	// name is its name.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// kind is VirtualMachinePreference or VirtualMachineClusterPreference, the default.
+	// +optional
+	Kind string `json:"kind,omitempty"`
+	// revisionName pins a ControllerRevision.
+	// +optional
+	RevisionName string `json:"revisionName,omitempty"`
+	// inferFromVolume names a volume whose labels name the preference.
+	// +optional
+	InferFromVolume string `json:"inferFromVolume,omitempty"`
+	// inferFromVolumeFailurePolicy defines what happens when they do not: Reject (the default) or Ignore.
+	// +optional
+	InferFromVolumeFailurePolicy *InferFromVolumeFailurePolicy `json:"inferFromVolumeFailurePolicy,omitempty"`
+}
+
+// InferFromVolumeFailurePolicy defines what happens when a volume names no instance type or preference.
+type InferFromVolumeFailurePolicy string
+
+// Values of InferFromVolumeFailurePolicy.
+const (
+	// RejectInferFromVolumeFailure refuses the VM.
+	RejectInferFromVolumeFailure InferFromVolumeFailurePolicy = "Reject"
+	// IgnoreInferFromVolumeFailure creates the VM without it.
+	IgnoreInferFromVolumeFailure InferFromVolumeFailurePolicy = "Ignore"
+)
+
+// InstancetypeStatusRef names the instance type or preference that a VM uses.
+type InstancetypeStatusRef struct {
+	// name is its name.
+	Name string `json:"name,omitempty"`
+	// kind is its kind.
+	Kind string `json:"kind,omitempty"`
+	// controllerRevisionRef names the revision that was kept of it.
+	ControllerRevisionRef *ControllerRevisionRef `json:"controllerRevisionRef,omitempty"`
+	// inferFromVolume is the volume that named it.
+	// +optional
+	InferFromVolume string `json:"inferFromVolume,omitempty"`
+	// inferFromVolumeFailurePolicy is the policy that was in force.
+	// +optional
+	InferFromVolumeFailurePolicy *InferFromVolumeFailurePolicy `json:"inferFromVolumeFailurePolicy,omitempty"`
+}
+
+// ControllerRevisionRef names a ControllerRevision.
+type ControllerRevisionRef struct {
+	// name is its name.
+	Name string `json:"name,omitempty"`
+}

@@ -158,3 +158,113 @@ type VirtualMachineInstanceResourceClaim struct {
 	// resourceClaimTemplateName names a template from which a claim is made for the launcher Pod.
 	ResourceClaimTemplateName *string `json:"resourceClaimTemplateName,omitempty"`
 }
+
+// Probe checks the guest periodically.
+type Probe struct {
+	Handler `json:",inline"`
+	// initialDelaySeconds is the time in seconds before the first check. Default: 0.
+	// +optional
+	InitialDelaySeconds int32 `json:"initialDelaySeconds,omitempty"`
+	// timeoutSeconds is the time in seconds that a check may take. Default: 1.
+	// +optional
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// periodSeconds is the time in seconds between checks. Default: 10.
+	// +optional
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+	// successThreshold is the number of consecutive successes for the probe to succeed. Default: 1.
+	// +optional
+	SuccessThreshold int32 `json:"successThreshold,omitempty"`
+	// failureThreshold is the number of consecutive failures for the probe to fail. Default: 3.
+	// +optional
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+}
+
+// Handler is what a probe checks. One member is set.
+type Handler struct {
+	// exec runs a command in the guest, by the guest agent.
+	// +optional
+	Exec *corev1.ExecAction `json:"exec,omitempty"`
+	// guestAgentPing pings the guest agent.
+	// +optional
+	GuestAgentPing *GuestAgentPing `json:"guestAgentPing,omitempty"`
+	// httpGet gets a page.
+	// +optional
+	HTTPGet *corev1.HTTPGetAction `json:"httpGet,omitempty"`
+	// tcpSocket opens a connection.
+	// +optional
+	TCPSocket *corev1.TCPSocketAction `json:"tcpSocket,omitempty"`
+}
+
+// GuestAgentPing has no options.
+type GuestAgentPing struct{}
+
+// IsFinal reports whether the VMI has finished. It is never run again.
+func (v *VirtualMachineInstance) IsFinal() bool {
+	return v.Status.Phase == Succeeded || v.Status.Phase == Failed
+}
+
+// IsRunning reports whether the agent reports a running guest; a paused one counts.
+func (v *VirtualMachineInstance) IsRunning() bool {
+	return v.Status.Phase == Running
+}
+
+// IsScheduled reports whether the VMI was assigned to the agent, which has not started the guest yet.
+func (v *VirtualMachineInstance) IsScheduled() bool {
+	return v.Status.Phase == Scheduled
+}
+
+// IsUnprocessed reports whether there is no launcher Pod yet.
+func (v *VirtualMachineInstance) IsUnprocessed() bool {
+	return v.Status.Phase == Pending || v.Status.Phase == VmPhaseUnset
+}
+
+// IsMarkedForDeletion reports whether a user deleted the VMI.
+func (v *VirtualMachineInstance) IsMarkedForDeletion() bool {
+	return v.DeletionTimestamp != nil
+}
+
+// IsCPUDedicated reports whether each virtual CPU gets a whole CPU of the node.
+func (v *VirtualMachineInstance) IsCPUDedicated() bool {
+	return v.Spec.Domain.CPU != nil && v.Spec.Domain.CPU.DedicatedCPUPlacement
+}
+
+// IsBootloaderEFI reports whether the guest boots by EFI rather than BIOS.
+func (v *VirtualMachineInstance) IsBootloaderEFI() bool {
+	fw := v.Spec.Domain.Firmware
+	return fw != nil && fw.Bootloader != nil && fw.Bootloader.EFI != nil
+}
+
+// ShouldStartPaused reports whether the guest starts paused.
+func (v *VirtualMachineInstance) ShouldStartPaused() bool {
+	return v.Spec.StartStrategy != nil && *v.Spec.StartStrategy == StartStrategyPaused
+}
+
+// PersistentStateLabel is on the claim with a VM's persistent state, and names the VM. The claim's name begins
+// with it. Source: kubevirt/kubevirt pkg/storage/backend-storage, PVCPrefix.
+const PersistentStateLabel = "persistent-state-for"
+
+// HasTPM reports whether the guest has a TPM. A preference's TPM can be turned off again.
+func (s *VirtualMachineInstanceSpec) HasTPM() bool {
+	tpm := s.Domain.Devices.TPM
+	return tpm != nil && (tpm.Enabled == nil || *tpm.Enabled)
+}
+
+// HasPersistentTPM reports whether the TPM keeps its state across starts.
+func (s *VirtualMachineInstanceSpec) HasPersistentTPM() bool {
+	return s.HasTPM() && s.Domain.Devices.TPM.Persistent != nil && *s.Domain.Devices.TPM.Persistent
+}
+
+// HasPersistentEFI reports whether the EFI variables are kept across starts.
+func (s *VirtualMachineInstanceSpec) HasPersistentEFI() bool {
+	firmware := s.Domain.Firmware
+	if firmware == nil || firmware.Bootloader == nil || firmware.Bootloader.EFI == nil {
+		return false
+	}
+	persistent := firmware.Bootloader.EFI.Persistent
+	return persistent != nil && *persistent
+}
+
+// HasPersistentState reports whether TPM or EFI state is kept across starts.
+func (s *VirtualMachineInstanceSpec) HasPersistentState() bool {
+	return s.HasPersistentTPM() || s.HasPersistentEFI()
+}

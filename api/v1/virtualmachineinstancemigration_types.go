@@ -177,3 +177,13 @@ const (
 	// there only while it is True, and kstatus reads it.
 	VirtualMachineInstanceMigrationStalled VirtualMachineInstanceMigrationConditionType = "Stalled"
 )
+
+// IsFinal reports whether the migration has finished, by its phase.
+func (m *VirtualMachineInstanceMigration) IsFinal() bool {
+	return m.Status.Phase == MigrationSucceeded || m.Status.Phase == MigrationFailed
+}
+
+// IsQueued reports whether the migration is queued and has no Pod yet, by its phase.
+func (m *VirtualMachineInstanceMigration) IsQueued() bool {
+	return m.Status.Phase == MigrationPhaseUnset || m.Status.Phase == MigrationPending
+}
