@@ -132,8 +132,9 @@ slowest := ./test/integration ./internal/controller/virtualmachine ./test/rotati
 test: deps ## Run unit, envtest and integration tests (INTEGRATION_LABELS='!extended' leaves out the slow variants of integration specs)
 	@$(tools) envtest promtool
 	@hack/web-assets.sh
-	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
-		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool VIREO_INTEGRATION_LABELS="$(INTEGRATION_LABELS)" \
+	@[ -w /dev/kvm ] || echo "The specs that need KVM are skipped: there is no /dev/kvm to write to"
+	$(test_env); guest=$$(hack/images/guest.sh guest-small); bare=$$(hack/images/guest.sh guest-bare); \
+		VIREO_GUEST_BOOT=$$guest/boot VIREO_BARE_GUEST=$$bare/boot/guest-bare.elf VIREO_PROMTOOL=$(call tool,promtool)/promtool VIREO_INTEGRATION_LABELS="$(INTEGRATION_LABELS)" \
 			KUBEVIRT_VIRTCTL=$(wildcard $(call tool,kubevirt-virtctl)/kubevirt-virtctl) \
 			go test $(test_flags) -timeout 30m -p 2 $$(go list $(slowest) ./... | grep -v /test/e2e)
 	@$(MAKE) -j2 --output-sync=target test-wirecompat $(if $(without_client),,test-clientcompat) test-chart
