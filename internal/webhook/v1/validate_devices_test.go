@@ -145,7 +145,7 @@ func TestBusesOfArchitectures(t *testing.T) {
 			for _, other := range diskbus.Names("") {
 				if strings.HasSuffix(fault.Field, ".disk.bus") && diskbus.Of(other).IsOn(clusterconfig.ArchARM64) &&
 					!strings.Contains(fault.Detail, string(other)) {
-					t.Errorf("%q in internal/webhook/v1/validate_architecture.go does not name the bus %s", fault.Detail, other)
+					t.Errorf("%q in internal/webhook/v1/validate_gates.go does not name the bus %s", fault.Detail, other)
 				}
 			}
 		}
