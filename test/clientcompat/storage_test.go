@@ -44,13 +44,17 @@ func ofVM(name string) corev1.TypedLocalObjectReference {
 func TestSnapshots(t *testing.T) {
 	storageKind[*snapshotv1beta1.VirtualMachineSnapshot, *snapshotv1beta1.VirtualMachineSnapshotList]{
 		resource: "virtualmachinesnapshots." + snapshotGroup,
-		client: func(c kubecli.KubevirtClient) storageClient[*snapshotv1beta1.VirtualMachineSnapshot, *snapshotv1beta1.VirtualMachineSnapshotList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*snapshotv1beta1.VirtualMachineSnapshot, *snapshotv1beta1.VirtualMachineSnapshotList,
+		] {
 			return c.VirtualMachineSnapshot(namespace)
 		},
 		object: func(name string) *snapshotv1beta1.VirtualMachineSnapshot {
-			return &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta1(name), Spec: snapshotv1beta1.VirtualMachineSnapshotSpec{
-				Source: ofVM(name), DeletionPolicy: pointer(snapshotv1beta1.VirtualMachineSnapshotContentRetain), FailureDeadline: &metav1.Duration{Duration: time.Minute},
-			}}
+			return &snapshotv1beta1.VirtualMachineSnapshot{ObjectMeta: meta1(name),
+				Spec: snapshotv1beta1.VirtualMachineSnapshotSpec{
+					Source: ofVM(name), DeletionPolicy: pointer(snapshotv1beta1.VirtualMachineSnapshotContentRetain),
+					FailureDeadline: &metav1.Duration{Duration: time.Minute},
+				}}
 		},
 		spec:   func(of *snapshotv1beta1.VirtualMachineSnapshot) any { return &of.Spec },
 		status: func(of *snapshotv1beta1.VirtualMachineSnapshot) any { return &of.Status },
@@ -67,23 +71,29 @@ func TestSnapshots(t *testing.T) {
 func TestSnapshotContents(t *testing.T) {
 	storageKind[*snapshotv1beta1.VirtualMachineSnapshotContent, *snapshotv1beta1.VirtualMachineSnapshotContentList]{
 		resource: "virtualmachinesnapshotcontents." + snapshotGroup,
-		client: func(c kubecli.KubevirtClient) storageClient[*snapshotv1beta1.VirtualMachineSnapshotContent, *snapshotv1beta1.VirtualMachineSnapshotContentList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*snapshotv1beta1.VirtualMachineSnapshotContent, *snapshotv1beta1.VirtualMachineSnapshotContentList,
+		] {
 			return c.VirtualMachineSnapshotContent(namespace)
 		},
 		object: func(name string) *snapshotv1beta1.VirtualMachineSnapshotContent {
-			return &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta1(name), Spec: snapshotv1beta1.VirtualMachineSnapshotContentSpec{
-				VirtualMachineSnapshotName: &name,
-				Source: snapshotv1beta1.SourceSpec{VirtualMachine: &snapshotv1beta1.VirtualMachine{
-					ObjectMeta: metav1.ObjectMeta{Name: "vm", Labels: map[string]string{"kept": "yes"}}, Spec: newVM("vm", v1.RunStrategyHalted).Spec,
-					Status: v1.VirtualMachineStatus{PrintableStatus: v1.VirtualMachineStatusStopped}, // the schema's default, as in KubeVirt's
-				}},
-				VolumeBackups: []snapshotv1beta1.VolumeBackup{{
-					VolumeName: "root", VolumeSnapshotName: &name, PersistentVolumeClaim: snapshotv1beta1.PersistentVolumeClaim{
-						ObjectMeta: metav1.ObjectMeta{Name: "root", Annotations: map[string]string{"kept": "yes"}},
-						Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &name},
-					},
-				}},
-			}}
+			return &snapshotv1beta1.VirtualMachineSnapshotContent{ObjectMeta: meta1(name),
+				Spec: snapshotv1beta1.VirtualMachineSnapshotContentSpec{
+					VirtualMachineSnapshotName: &name,
+					Source: snapshotv1beta1.SourceSpec{VirtualMachine: &snapshotv1beta1.VirtualMachine{
+						ObjectMeta: metav1.ObjectMeta{Name: "vm", Labels: map[string]string{"kept": "yes"}},
+						Spec:       newVM("vm", v1.RunStrategyHalted).Spec,
+						// the schema's default, as in KubeVirt's
+						Status: v1.VirtualMachineStatus{PrintableStatus: v1.VirtualMachineStatusStopped},
+					}},
+					VolumeBackups: []snapshotv1beta1.VolumeBackup{{
+						VolumeName: "root", VolumeSnapshotName: &name, PersistentVolumeClaim: snapshotv1beta1.PersistentVolumeClaim{
+							ObjectMeta: metav1.ObjectMeta{Name: "root", Annotations: map[string]string{"kept": "yes"}},
+							Spec: corev1.PersistentVolumeClaimSpec{
+								AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &name},
+						},
+					}},
+				}}
 		},
 		spec:   func(of *snapshotv1beta1.VirtualMachineSnapshotContent) any { return &of.Spec },
 		status: func(of *snapshotv1beta1.VirtualMachineSnapshotContent) any { return &of.Status },
@@ -93,19 +103,23 @@ func TestSnapshotContents(t *testing.T) {
 func TestRestores(t *testing.T) {
 	restores := storageKind[*snapshotv1beta1.VirtualMachineRestore, *snapshotv1beta1.VirtualMachineRestoreList]{
 		resource: "virtualmachinerestores." + snapshotGroup,
-		client: func(c kubecli.KubevirtClient) storageClient[*snapshotv1beta1.VirtualMachineRestore, *snapshotv1beta1.VirtualMachineRestoreList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*snapshotv1beta1.VirtualMachineRestore, *snapshotv1beta1.VirtualMachineRestoreList,
+		] {
 			return c.VirtualMachineRestore(namespace)
 		},
 		object: func(name string) *snapshotv1beta1.VirtualMachineRestore {
-			return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta1(name), Spec: snapshotv1beta1.VirtualMachineRestoreSpec{
-				Target: ofVM(name), VirtualMachineSnapshotName: "none", Patches: []string{`{"op":"remove","path":"/spec/x"}`},
-				TargetReadinessPolicy: pointer(snapshotv1beta1.VirtualMachineRestoreStopTarget),
-				VolumeRestorePolicy:   pointer(snapshotv1beta1.VolumeRestorePolicyPrefixTargetName),
-				VolumeOwnershipPolicy: pointer(snapshotv1beta1.VolumeOwnershipPolicyNone),
-				VolumeRestoreOverrides: []snapshotv1beta1.VolumeRestoreOverride{{
-					VolumeName: "root", RestoreName: "other", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
-				}},
-			}}
+			return &snapshotv1beta1.VirtualMachineRestore{ObjectMeta: meta1(name),
+				Spec: snapshotv1beta1.VirtualMachineRestoreSpec{
+					Target: ofVM(name), VirtualMachineSnapshotName: "none", Patches: []string{`{"op":"remove","path":"/spec/x"}`},
+					TargetReadinessPolicy: pointer(snapshotv1beta1.VirtualMachineRestoreStopTarget),
+					VolumeRestorePolicy:   pointer(snapshotv1beta1.VolumeRestorePolicyPrefixTargetName),
+					VolumeOwnershipPolicy: pointer(snapshotv1beta1.VolumeOwnershipPolicyNone),
+					VolumeRestoreOverrides: []snapshotv1beta1.VolumeRestoreOverride{{
+						VolumeName: "root", RestoreName: "other", Labels: map[string]string{"a": "b"},
+						Annotations: map[string]string{"c": "d"},
+					}},
+				}}
 		},
 		spec:   func(of *snapshotv1beta1.VirtualMachineRestore) any { return &of.Spec },
 		status: func(of *snapshotv1beta1.VirtualMachineRestore) any { return &of.Status },
@@ -146,14 +160,17 @@ func TestRestores(t *testing.T) {
 func TestClones(t *testing.T) {
 	clones := storageKind[*clonev1beta1.VirtualMachineClone, *clonev1beta1.VirtualMachineCloneList]{
 		resource: "virtualmachineclones.clone.kubevirt.io",
-		client: func(c kubecli.KubevirtClient) storageClient[*clonev1beta1.VirtualMachineClone, *clonev1beta1.VirtualMachineCloneList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*clonev1beta1.VirtualMachineClone, *clonev1beta1.VirtualMachineCloneList,
+		] {
 			return c.VirtualMachineClone(namespace)
 		},
 		object: func(name string) *clonev1beta1.VirtualMachineClone {
 			return &clonev1beta1.VirtualMachineClone{ObjectMeta: meta1(name), Spec: clonev1beta1.VirtualMachineCloneSpec{
 				Source: pointer(reference(snapshotGroup, "VirtualMachineSnapshot", "snap")), Target: pointer(ofVM(name)),
 				AnnotationFilters: []string{"!secret/*", "*"}, LabelFilters: []string{"*"},
-				Template:        clonev1beta1.VirtualMachineCloneTemplateFilters{AnnotationFilters: []string{"a"}, LabelFilters: []string{"b"}},
+				Template: clonev1beta1.VirtualMachineCloneTemplateFilters{
+					AnnotationFilters: []string{"a"}, LabelFilters: []string{"b"}},
 				NewMacAddresses: map[string]string{"default": "02:00:00:00:00:01"}, NewSMBiosSerial: pointer("serial"),
 				Patches: []string{`{"op":"remove","path":"/spec/x"}`}, VolumeNamePolicy: pointer(clonev1beta1.VolumeNamePolicyPrefixTargetName),
 			}}
@@ -175,7 +192,8 @@ func TestClones(t *testing.T) {
 		of := clones.object("unnamed")
 		of.Spec.Target = nil
 		created, err := clones.client(kubevirt).Create(t.Context(), of, metav1.CreateOptions{})
-		if err != nil || created.Spec.Target == nil || !strings.HasPrefix(created.Spec.Target.Name, "clone-snap-") || created.Spec.Target.Kind != "VirtualMachine" {
+		if err != nil || created.Spec.Target == nil || !strings.HasPrefix(created.Spec.Target.Name, "clone-snap-") ||
+			created.Spec.Target.Kind != "VirtualMachine" {
 			t.Errorf("got %+v, %v", created, err)
 		}
 	})
@@ -190,7 +208,9 @@ func makeExport(name string) *exportv1.VirtualMachineExport {
 func TestExports(t *testing.T) {
 	storageKind[*exportv1.VirtualMachineExport, *exportv1.VirtualMachineExportList]{
 		resource: "virtualmachineexports.export.kubevirt.io",
-		client: func(c kubecli.KubevirtClient) storageClient[*exportv1.VirtualMachineExport, *exportv1.VirtualMachineExportList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*exportv1.VirtualMachineExport, *exportv1.VirtualMachineExportList,
+		] {
 			return c.VirtualMachineExport(namespace)
 		},
 		object: makeExport,
@@ -210,7 +230,9 @@ func TestExports(t *testing.T) {
 func TestExportsV1beta1(t *testing.T) {
 	exports := storageKind[*exportv1beta1.VirtualMachineExport, *exportv1beta1.VirtualMachineExportList]{
 		resource: "virtualmachineexports.export.kubevirt.io",
-		client: func(c kubecli.KubevirtClient) storageClient[*exportv1beta1.VirtualMachineExport, *exportv1beta1.VirtualMachineExportList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*exportv1beta1.VirtualMachineExport, *exportv1beta1.VirtualMachineExportList,
+		] {
 			return c.GeneratedKubeVirtClient().ExportV1beta1().VirtualMachineExports(namespace)
 		},
 		object: func(name string) *exportv1beta1.VirtualMachineExport {
@@ -241,7 +263,9 @@ func TestExportsV1beta1(t *testing.T) {
 func TestBackups(t *testing.T) {
 	storageKind[*backupv1alpha1.VirtualMachineBackup, *backupv1alpha1.VirtualMachineBackupList]{
 		resource: "virtualmachinebackups." + backupGroup,
-		client: func(c kubecli.KubevirtClient) storageClient[*backupv1alpha1.VirtualMachineBackup, *backupv1alpha1.VirtualMachineBackupList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*backupv1alpha1.VirtualMachineBackup, *backupv1alpha1.VirtualMachineBackupList,
+		] {
 			return c.VirtualMachineBackup(namespace)
 		},
 		object: func(name string) *backupv1alpha1.VirtualMachineBackup {
@@ -270,7 +294,9 @@ func TestBackups(t *testing.T) {
 func TestBackupTrackers(t *testing.T) {
 	storageKind[*backupv1alpha1.VirtualMachineBackupTracker, *backupv1alpha1.VirtualMachineBackupTrackerList]{
 		resource: "virtualmachinebackuptrackers." + backupGroup,
-		client: func(c kubecli.KubevirtClient) storageClient[*backupv1alpha1.VirtualMachineBackupTracker, *backupv1alpha1.VirtualMachineBackupTrackerList] {
+		client: func(c kubecli.KubevirtClient) storageClient[
+			*backupv1alpha1.VirtualMachineBackupTracker, *backupv1alpha1.VirtualMachineBackupTrackerList,
+		] {
 			return c.VirtualMachineBackupTracker(namespace)
 		},
 		object: func(name string) *backupv1alpha1.VirtualMachineBackupTracker {
@@ -297,9 +323,10 @@ func TestOldVersions(t *testing.T) {
 		testKind(t, client.SnapshotV1alpha1().VirtualMachineSnapshots(namespace), &snapshotv1alpha1.VirtualMachineSnapshot{
 			ObjectMeta: meta1("old"), Spec: snapshotv1alpha1.VirtualMachineSnapshotSpec{Source: ofVM("old")},
 		})
-		_, err := client.SnapshotV1alpha1().VirtualMachineSnapshots(namespace).Create(t.Context(), &snapshotv1alpha1.VirtualMachineSnapshot{
-			ObjectMeta: meta1("old"), Spec: snapshotv1alpha1.VirtualMachineSnapshotSpec{Source: reference(vmGroup, "Pod", "old")},
-		}, metav1.CreateOptions{})
+		_, err := client.SnapshotV1alpha1().VirtualMachineSnapshots(namespace).Create(t.Context(),
+			&snapshotv1alpha1.VirtualMachineSnapshot{
+				ObjectMeta: meta1("old"), Spec: snapshotv1alpha1.VirtualMachineSnapshotSpec{Source: reference(vmGroup, "Pod", "old")},
+			}, metav1.CreateOptions{})
 		expectCode(t, "another kind", err, unprocessable, "invalid kind")
 	})
 	t.Run("VirtualMachineRestore", func(t *testing.T) {
@@ -308,7 +335,8 @@ func TestOldVersions(t *testing.T) {
 		})
 	})
 	t.Run("VirtualMachineSnapshotContent", func(t *testing.T) {
-		testKind(t, client.SnapshotV1alpha1().VirtualMachineSnapshotContents(namespace), &snapshotv1alpha1.VirtualMachineSnapshotContent{ObjectMeta: meta1("old")})
+		testKind(t, client.SnapshotV1alpha1().VirtualMachineSnapshotContents(namespace),
+			&snapshotv1alpha1.VirtualMachineSnapshotContent{ObjectMeta: meta1("old")})
 	})
 	t.Run("VirtualMachineClone", func(t *testing.T) {
 		testKind(t, client.CloneV1alpha1().VirtualMachineClones(namespace), &clonev1alpha1.VirtualMachineClone{

@@ -25,7 +25,8 @@ func TestConstantsAreEqual(t *testing.T) {
 		}
 	}
 	loaded, err := packages.Load(
-		&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedTypesInfo | packages.NeedSyntax}, paths...)
+		&packages.Config{Mode: packages.NeedName | packages.NeedTypes | packages.NeedImports | packages.NeedDeps |
+			packages.NeedTypesInfo | packages.NeedSyntax}, paths...)
 	if err != nil {
 		t.Fatal(err)
 	}
