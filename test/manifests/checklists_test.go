@@ -213,7 +213,7 @@ var kindPlaces = []kindPlace{
 		exceptConsulted(map[string]string{"VirtualMachineSnapshotContent": "its specs are those of VirtualMachineSnapshot"}),
 	},
 	{
-		"a webhook in config/webhook/manifests.yaml: its marker and its rules in internal/webhook/v1, and hooks of setup.go",
+		"a webhook in config/webhook/manifests.yaml: its marker and its rules in internal/webhook/v1, and its hook in setup.go there",
 		func(t *testing.T, c *crd) bool {
 			t.Helper()
 			return regexp.MustCompile(`(?m)^    - ` + c.Spec.Names.Plural + `$`).MatchString(text(t, "config/webhook/manifests.yaml"))
