@@ -18,12 +18,13 @@ steps=$((local_steps + 4))
 failures=$step_logs/failures.txt
 : >"$failures"
 
-# labels: prints a label filter for Ginkgo, or nothing for all specs.
-labels() { [ -n "${ALL:-}${FOCUS:-}" ] || hack/third.sh; }
+# The label filter for Ginkgo, or nothing for all specs.
+labels=
+[ -n "${ALL:-}${FOCUS:-}" ] || labels=$(hack/third.sh)
 
 # The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the
 # storage's components take about 8 minutes, and the importer takes as long.
-case $(labels) in
+case $labels in
 '' | *extended-1* | *of-snapshot* | *of-datavolume*) STORAGE=1 IMPORTER=1 ;;
 esac
 
@@ -32,7 +33,7 @@ esac
 
 # build_prometheus: builds it if its spec runs, which is extended(3) and needs a local cluster.
 build_prometheus() {
-	case $(labels) in
+	case $labels in
 	'' | *extended-3* | *of-monitoring*) [ -z "$own_cluster" ] || hack/tools/build.sh prometheus ;;
 	esac
 }
@@ -48,7 +49,7 @@ run_suite() {
 	virtctl=$(hack/tools/build.sh --path kubevirt-virtctl)/kubevirt-virtctl
 	[ -z "${ALL:-}" ] || export KUBEVIRT_VIRTCTL=$virtctl
 	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster VIREO_PROMETHEUS=$prometheus
-	FAILURES_FILE=$failures go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" --label-filter="$(labels)" ${GINKGO_FLAGS:-} ./test/e2e
+	FAILURES_FILE=$failures go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" --label-filter="$labels" ${GINKGO_FLAGS:-} ./test/e2e
 }
 
 finish() {
