@@ -46,8 +46,8 @@ func WriteStatus[T client.Object](
 }
 
 // Patch makes a change of an object's metadata or spec. If it changes something, it is written if the object is still
-// at the version that was read, and the object becomes the written one. AddFinalizer and
-// RemoveFinalizer change finalizers.
+// at the version that was read, and the object becomes the written one. AddFinalizer and RemoveFinalizer change
+// finalizers.
 func Patch[T client.Object](ctx context.Context, c client.Writer, object *T, change func(T)) error {
 	after, changed := changedBy(*object, change)
 	if !changed {
@@ -85,7 +85,7 @@ func Delete(ctx context.Context, c client.Writer, object client.Object, options 
 	return nil
 }
 
-// Unchanged is an option of Delete: the object is deleted only if it is at the version that was read.
+// Unchanged is an option of deletions: the object is deleted only if it is at the version that was read.
 func Unchanged(object client.Object) client.Preconditions {
 	return client.Preconditions{UID: ptr.To(object.GetUID()), ResourceVersion: ptr.To(object.GetResourceVersion())}
 }

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/install/node"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/internal/vmistatus/nodeloss"
@@ -105,8 +105,7 @@ func (s *scope) deleteFencedPods(ctx context.Context) error {
 			continue
 		}
 		// The resource version is a precondition: if this process was suspended after the check above, the node may be back.
-		err = s.client.Delete(ctx, pod, client.GracePeriodSeconds(0),
-			client.Preconditions{UID: ptr.To(pod.UID), ResourceVersion: ptr.To(pod.ResourceVersion)})
+		err = s.client.Delete(ctx, pod, client.GracePeriodSeconds(0), kit.Unchanged(pod))
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 			continue // It is gone, or its change triggers another reconciliation.

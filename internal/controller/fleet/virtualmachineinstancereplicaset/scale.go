@@ -128,8 +128,7 @@ func render(set *v1.VirtualMachineInstanceReplicaSet, name string) *v1.VirtualMa
 func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, action, message string) error {
 	return kit.InBatches(len(vmis), func(i int) error {
 		vmi := vmis[i]
-		err := s.Client.Delete(ctx, vmi,
-			client.Preconditions{UID: ptr.To(vmi.UID), ResourceVersion: ptr.To(vmi.ResourceVersion)})
+		err := s.Client.Delete(ctx, vmi, kit.Unchanged(vmi))
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 		}

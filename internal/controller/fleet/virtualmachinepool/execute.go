@@ -115,7 +115,7 @@ func remove(ctx context.Context, s *Scope, p *plan) error {
 func removeOne(
 	ctx context.Context, s *Scope, vm *v1.VirtualMachine, action string, options ...client.DeleteOption,
 ) error {
-	options = append(options, client.Preconditions{UID: ptr.To(vm.UID), ResourceVersion: ptr.To(vm.ResourceVersion)})
+	options = append(options, kit.Unchanged(vm))
 	err := s.Client.Delete(ctx, vm, options...)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/decide/backup"
 	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
@@ -207,8 +207,7 @@ func (s *Scope) removeTarget(ctx context.Context, why string) error {
 		return nil
 	}
 	// The preconditions ensure that the Pod has not been assigned since it was read.
-	err := s.Client.Delete(ctx, s.Target,
-		client.Preconditions{UID: ptr.To(s.Target.UID), ResourceVersion: ptr.To(s.Target.ResourceVersion)})
+	err := s.Client.Delete(ctx, s.Target, kit.Unchanged(s.Target))
 	switch {
 	case apierrors.IsNotFound(err):
 	case apierrors.IsConflict(err):

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
 	"github.com/vireo-project/vireo/internal/decide/migration/upgradecheck"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -234,7 +235,7 @@ func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigrat
 			vmi = &s.Instances[i]
 		}
 	}
-	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
+	err := s.Client.Delete(ctx, m, kit.Unchanged(m))
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil

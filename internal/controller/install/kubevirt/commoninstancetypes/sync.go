@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/internal/controller/install/kubevirt/manifests"
+	"github.com/vireo-project/vireo/internal/controller/kit"
 )
 
 // maxWrites is how many objects one call changes, so that the KubeVirt object's status is not outdated for long. The
@@ -180,8 +180,7 @@ func (r *run) remove(ctx context.Context, cached map[string]client.Object) (rema
 		if r.writes >= maxWrites {
 			continue
 		}
-		err = r.Client.Delete(ctx, live,
-			client.Preconditions{UID: ptr.To(live.UID), ResourceVersion: ptr.To(live.ResourceVersion)})
+		err = r.Client.Delete(ctx, live, kit.Unchanged(live))
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		case err != nil:
