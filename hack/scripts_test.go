@@ -147,7 +147,8 @@ func (r repository) run(name string, arguments ...string) string {
 	r.t.Helper()
 	cmd := exec.CommandContext(r.t.Context(), name, arguments...)
 	cmd.Dir, cmd.Stderr = r.dir, r.t.Output()
-	cmd.Env = append(os.Environ(), "BASE=", "GIT_CONFIG_GLOBAL=/dev/null")
+	// .ci/run, which also runs these tests, sets EXTENDED on a machine without tools.
+	cmd.Env = append(os.Environ(), "BASE=", "EXTENDED=", "GIT_CONFIG_GLOBAL=/dev/null")
 	out, err := cmd.Output()
 	if err != nil {
 		r.t.Fatalf("%s %v: %v", name, arguments, err)
@@ -215,6 +216,9 @@ func TestExtendedSpecs(t *testing.T) {
 		r.write("internal/"+name+"x.go", "package x")
 	}
 	expect("a change of all", "")
+	if got := strings.TrimSpace(r.run("env", "EXTENDED=0", "bash", "hack/third.sh")); got != "!extended" {
+		t.Errorf("without extended specs: got %s", got)
+	}
 }
 
 // Without a release to upgrade from, the script says what to set, before it builds anything.
