@@ -78,6 +78,18 @@ func (r *result) killedGuest() bool {
 	})
 }
 
+// restartedKubelets returns the nodes whose kubelets were killed.
+func (r *result) restartedKubelets() []string {
+	nodes := map[plan.Fault]string{plan.SourceKubelet: r.Source, plan.TargetKubelet: r.Target}
+	var restarted []string
+	for _, i := range r.Incidents {
+		if node := nodes[plan.Fault(i.Fault)]; node != "" && i.Happened {
+			restarted = append(restarted, node)
+		}
+	}
+	return restarted
+}
+
 func phaseIndex(name string) int {
 	return slices.IndexFunc(plan.Phases(), func(p plan.Phase) bool { return p.String() == name })
 }

@@ -141,7 +141,7 @@ func (h *harness) checkUntilBound(ctx context.Context, r *result, f *facts, boot
 		}
 		if err == nil && len(missing) == 0 {
 			r.Outcome, r.Phase, r.Reason = f.outcome(), string(f.phase), f.refused
-			for _, wrong := range f.contradictions(r.killedGuest()) {
+			for _, wrong := range f.contradictions(r.killedGuest(), r.restartedKubelets()) {
 				r.fail("%s", wrong)
 			}
 			return
@@ -187,7 +187,9 @@ func (h *harness) check(ctx context.Context, f *facts, records, boots int, last 
 			f.pods = append(f.pods, pod.Name)
 		}
 		if h.observer.takesPart(pod) && refused(pod) {
-			f.refused = fmt.Sprintf("the kubelet refused Pod %s when it was started again: %s", pod.Name, pod.Status.Reason)
+			f.refusedBy = pod.Spec.NodeName
+			f.refused = fmt.Sprintf("the kubelet of %s refused Pod %s: %s: %s", f.refusedBy, pod.Name, pod.Status.Reason,
+				pod.Status.Message)
 		}
 	}
 	slices.Sort(f.pods)

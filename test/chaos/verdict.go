@@ -54,8 +54,9 @@ type facts struct {
 	// records is the number of records since all faults were repaired, and boots the number of boots since the run began.
 	records, boots int
 	leftovers      []string
-	// refused is set if a restarted kubelet has ended the guest's Pod, which Vireo cannot prevent.
-	refused string
+	// refused is set if the kubelet of the node refusedBy has not admitted a Pod of the migration, or has ended it after a
+	// restart, which Vireo cannot prevent.
+	refused, refusedBy string
 	// notReady are the nodes and components that are not ready.
 	notReady []string
 }
@@ -99,9 +100,13 @@ func (f *facts) outcome() string {
 	}
 }
 
-// contradictions are inconsistencies of a run in which nothing is missing.
-func (f *facts) contradictions(guestKilled bool) []string {
+// contradictions are inconsistencies of a run in which nothing is missing. kubelets are the nodes whose kubelets were
+// killed in the run.
+func (f *facts) contradictions(guestKilled bool, kubelets []string) []string {
 	var all []string
+	if f.refused != "" && !slices.Contains(kubelets, f.refusedBy) {
+		all = append(all, f.refused+", although that kubelet was not killed")
+	}
 	outcome := f.outcome()
 	if outcome == migrated && f.phase != v1.MigrationSucceeded || outcome == stayed && f.phase != v1.MigrationFailed {
 		all = append(all, fmt.Sprintf("the guest has %s, and the migration is %s", outcome, f.phase))

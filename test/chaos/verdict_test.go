@@ -58,6 +58,9 @@ func TestMissing(t *testing.T) {
 func TestOutcome(t *testing.T) {
 	onSource := func(f *facts) { f.owner, f.qemus, f.phase = "node1", []qemu{{7, "node1"}}, v1.MigrationFailed }
 	rebooted := func(f *facts) { f.instance, f.boots, f.phase = "b", 1, v1.MigrationFailed }
+	refusedBy := func(node string) func(*facts) {
+		return func(f *facts) { f.refused, f.refusedBy = "OutOfdevices", node }
+	}
 	tests := map[string]struct {
 		facts  *facts
 		killed bool
@@ -71,7 +74,8 @@ func TestOutcome(t *testing.T) {
 		"migrated, but the migration is Failed":  {success(func(f *facts) { f.phase = v1.MigrationFailed }), false, migrated, "the migration is Failed"},
 		"stayed, but the migration is Succeeded": {success(onSource, func(f *facts) { f.phase = v1.MigrationSucceeded }), false, stayed, "the migration is Succeeded"},
 		"restarted without a cause":              {success(rebooted), false, restarted, "no process that it needs was killed"},
-		"refused by a restarted kubelet":         {success(rebooted, func(f *facts) { f.refused = "OutOfdevices" }), false, restarted, ""},
+		"refused by a restarted kubelet":         {success(rebooted, refusedBy("node1")), false, restarted, ""},
+		"refused by another kubelet":             {success(onSource, refusedBy("node2")), false, stayed, "that kubelet was not killed"},
 		"booted in the same VMI":                 {success(func(f *facts) { f.boots = 1 }), true, restarted, "VMI replaced: false"},
 		"replaced VMI without a boot":            {success(func(f *facts) { f.instance = "b" }), true, restarted, "booted 0 times"},
 		"booted twice":                           {success(rebooted, func(f *facts) { f.boots = 2 }), true, restarted, "booted 2 times"},
@@ -81,7 +85,7 @@ func TestOutcome(t *testing.T) {
 			if got := test.facts.outcome(); got != test.want {
 				t.Errorf("outcome %q, want %q", got, test.want)
 			}
-			wrong := strings.Join(test.facts.contradictions(test.killed), "; ")
+			wrong := strings.Join(test.facts.contradictions(test.killed, []string{"node1"}), "; ")
 			if (test.wrong == "") != (wrong == "") || !strings.Contains(wrong, test.wrong) {
 				t.Errorf("contradictions %q, want %q", wrong, test.wrong)
 			}
