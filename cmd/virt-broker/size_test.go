@@ -38,7 +38,7 @@ var programs = map[brokerapi.Program]struct {
 		[]string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 	brokerapi.NetworkBroker: {2488, 3474, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"},
 		[]string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
-	brokerapi.DevicePlugin: {2140, 3034, []string{"internal/broker/device"},
+	brokerapi.DevicePlugin: {2146, 3043, []string{"internal/broker/device"},
 		[]string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 

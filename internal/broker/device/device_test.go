@@ -5,10 +5,12 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -291,6 +293,44 @@ func TestADeviceThatTheKubeletLeavesIsRegisteredAgain(t *testing.T) {
 	}
 }
 
+// A kubelet that has not noticed the end of a connection rejects its socket for good.
+func TestEachRegistrationHasASocketOfItsOwn(t *testing.T) {
+	const tun = "devices.kubevirt.io/tun"
+	n := startNode(t, "net/tun")
+	sockets := func() []string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(n.plugins, "kubevirt-broker-tun.*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	// That of an earlier version, and of a process that was killed.
+	for _, name := range []string{"kubevirt-broker-tun.sock", "kubevirt-broker-tun.killed.sock"} {
+		if err := os.WriteFile(filepath.Join(n.plugins, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := startKubelet(t, n.plugins, func() {})
+	n.start(t)
+	former := map[string]bool{}
+	for range 3 {
+		endpoint := k.expectRegistered(t, tun, "devices.kubevirt.io/userfaultfd")[tun]
+		if former[endpoint] {
+			t.Errorf("%s was registered twice", endpoint)
+		}
+		former[endpoint] = true
+		if want := []string{filepath.Join(n.plugins, endpoint)}; !slices.Equal(sockets(), want) {
+			t.Errorf("sockets %v, want %v", sockets(), want)
+		}
+		// A socket is created as by a kubelet that starts, while this one has all connections.
+		socket := filepath.Join(n.plugins, "kubelet.sock")
+		if err := errors.Join(os.Rename(socket, socket+".moved"), os.Rename(socket+".moved", socket)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestUsableIsUnknownBeforeTheFirstRegistration(t *testing.T) {
 	for name, c := range map[string]struct {
 		devices []string
@@ -322,7 +362,9 @@ func TestRegistrationWaitsForTheKubelet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	registered := make(chan error, 1)
-	p := &plugin{Manager: NewManager(Options{PluginDir: n.plugins, DevDir: n.dev}), device: device{name: TUN}}
+	p := &plugin{
+		Manager: NewManager(Options{PluginDir: n.plugins, DevDir: n.dev}), device: device{name: TUN}, endpoint: "tun.sock",
+	}
 	go func() { registered <- p.register(ctx) }()
 	attempt, err := listener.Accept()
 	if err != nil {

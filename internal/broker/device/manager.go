@@ -199,8 +199,7 @@ func (m *Manager) serve(ctx context.Context, d device) {
 		case <-time.After(restartDelay):
 		}
 		if errors.Is(err, errLeft) && !m.kubeletListens(ctx) {
-			// It was stopped. When it is started, the device is registered at once, and not by this loop too: a kubelet
-			// rejects a second registration of a socket for good.
+			// It was stopped. When it is started, the device is registered at once, and not by this loop too.
 			<-ctx.Done()
 		}
 	}

@@ -5,6 +5,7 @@ package device
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -31,16 +32,28 @@ type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Manager
 	device
+	// endpoint is the name of the plugin's socket.
+	endpoint string
 	// end ends the plugin with an error.
 	end context.CancelCauseFunc
 }
 
 func (p *plugin) resource() string { return resourcePrefix + p.name }
 
-// endpoint returns the name of the plugin's socket. It is not that of virt-handler of earlier versions
-// (kubevirt-kvm.sock and the like), which may run meanwhile, and removes its own socket when it ends. The kubelet
-// distinguishes plugins of a resource by their sockets.
-func (p *plugin) endpoint() string { return "kubevirt-broker-" + p.name + ".sock" }
+// newEndpoint removes the sockets of earlier registrations of the device, and returns the name for a new one. The
+// kubelet distinguishes plugins by their sockets: if one registers again before a kubelet of Kubernetes 1.36 or later
+// has noticed that its former connection has ended, the kubelet refuses that socket until it is restarted. Meanwhile it
+// cannot allocate the device, and reports that the node has it. The name is not that of virt-handler of earlier
+// versions (kubevirt-kvm.sock and the like), which may run meanwhile, and removes its own socket when it ends.
+// Source: kubernetes pkg/kubelet/cm/devicemanager, connectClient and PluginConnected.
+func (p *plugin) newEndpoint() string {
+	prefix := "kubevirt-broker-" + p.name + "."
+	former, _ := filepath.Glob(filepath.Join(p.options.PluginDir, prefix+"*")) // its error is about the pattern
+	for _, path := range former {
+		_ = os.Remove(path) // the kubelet removes it when it starts
+	}
+	return prefix + rand.Text()[:8] + ".sock"
+}
 
 // errLeft means that the kubelet no longer follows a device. A kubelet of Kubernetes 1.35 or earlier leaves the plugin
 // that has registered last when another one of the resource ends: that of an earlier version of virt-handler.
@@ -49,11 +62,8 @@ var errLeft = errors.New("the kubelet no longer follows the device")
 // serve serves the device on its own socket and registers it with the kubelet. It returns why that has ended: when the
 // context is done, or when the kubelet does not follow the device any more.
 func (p *plugin) serve(ctx context.Context) error {
-	path := filepath.Join(p.options.PluginDir, p.endpoint())
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove an old plugin socket: %w", err)
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	p.endpoint = p.newEndpoint()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", filepath.Join(p.options.PluginDir, p.endpoint))
 	if err != nil {
 		return fmt.Errorf("offer %s to the kubelet: %w", p.resource(), err)
 	}
@@ -90,7 +100,7 @@ func (p *plugin) register(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close() }()
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
-		Version: pluginapi.Version, Endpoint: p.endpoint(), ResourceName: p.resource(),
+		Version: pluginapi.Version, Endpoint: p.endpoint, ResourceName: p.resource(),
 		Options: &pluginapi.DevicePluginOptions{},
 	})
 	if err != nil {
