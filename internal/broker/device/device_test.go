@@ -323,7 +323,7 @@ func TestEachRegistrationHasASocketOfItsOwn(t *testing.T) {
 		if want := []string{filepath.Join(n.plugins, endpoint)}; !slices.Equal(sockets(), want) {
 			t.Errorf("sockets %v, want %v", sockets(), want)
 		}
-		// A socket is created as by a kubelet that starts, while this one has all connections.
+		// The devices are registered again when the kubelet's socket appears, here without a restart of the kubelet.
 		socket := filepath.Join(n.plugins, "kubelet.sock")
 		if err := errors.Join(os.Rename(socket, socket+".moved"), os.Rename(socket+".moved", socket)); err != nil {
 			t.Fatal(err)
