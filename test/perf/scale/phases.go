@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -206,7 +207,14 @@ func (w *world) loseNode(ctx context.Context, p *phase) error {
 // deleteAll deletes all VMs.
 func (w *world) deleteAll(ctx context.Context, p *phase) error {
 	begin := time.Now()
-	if err := w.api.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace)); err != nil {
+	// An API server ends a request after a minute, in which a busy machine does not delete all of them.
+	if err := w.poll(ctx, "the deletion of all VMs", time.Second, func() (bool, error) {
+		err := w.api.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace))
+		if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) {
+			return false, nil
+		}
+		return err == nil, err
+	}); err != nil {
 		return err
 	}
 	if err := w.poll(ctx, "the end of all VMs", 50*time.Millisecond,
