@@ -21,6 +21,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -200,14 +201,14 @@ func (b *Broker) inspect(pod string, a brokerapi.InspectArguments) (server.Task,
 			return server.Output{}, err
 		}
 		defer func() { _ = f.Close() }()
-		result, err := describe(f, a.DirectIO)
+		result, err := describe(f, a)
 		return server.Output{Result: result}, err
 	}), nil
 }
 
-// describe describes a file without opening it, unless it is a regular one and withDirectIO is set: opening a device
+// describe describes a file without opening it, unless it is a regular one and DirectIO is requested: opening a device
 // can have side effects.
-func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
+func describe(f *os.File, a brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
 		return brokerapi.InspectResult{}, err
@@ -220,11 +221,35 @@ func describe(f *os.File, withDirectIO bool) (brokerapi.InspectResult, error) {
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err == nil && fs.Bsize > 0 {
 		result.BlockSize = uint(fs.Bsize)
 	}
-	if withDirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG && podprocess.ExpectNoKernelFile(f) == nil {
+	if a.DirectIO && stat.Mode&unix.S_IFMT == unix.S_IFREG && podprocess.ExpectNoKernelFile(f) == nil {
 		fd, err := unix.Open(podprocess.Reopen(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		result.DirectIO = err == nil && unix.Close(fd) == nil
 	}
+	if a.SELinux {
+		result.SELinuxContext = selinuxContext(f, "/proc/filesystems")
+	}
 	return result, nil
+}
+
+// maxSELinuxContext is the longest SELinux context in bytes. That of a Pod has less than 100.
+const maxSELinuxContext = 255
+
+// selinuxContext returns the SELinux context of a file, or nothing if it cannot be read. fileSystems is the kernel's
+// list of the types of file systems: that of SELinux is among them only if SELinux is enabled.
+func selinuxContext(f *os.File, fileSystems string) string {
+	types, err := os.ReadFile(fileSystems) //nolint:gosec // a file of the kernel
+	switch {
+	case err != nil:
+		return ""
+	case !bytes.Contains(types, []byte("\tselinuxfs\n")):
+		return brokerapi.NoSELinux
+	}
+	context := make([]byte, maxSELinuxContext)
+	n, err := unix.Getxattr(podprocess.Reopen(f), "security.selinux", context)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimRight(string(context[:n]), "\x00")
 }
 
 // watchGuest returns a descriptor of the Pod's QEMU.

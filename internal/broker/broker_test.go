@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -124,7 +125,7 @@ func inspected(t *testing.T, path string) brokerapi.InspectResult {
 		return brokerapi.InspectResult{}
 	}
 	defer func() { _ = f.Close() }()
-	result, err := describe(f, true)
+	result, err := describe(f, brokerapi.InspectArguments{DirectIO: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +140,48 @@ func selfRoot(t *testing.T) *podprocess.Root {
 	}
 	t.Cleanup(func() { _ = root.Close() })
 	return root
+}
+
+func TestSELinuxContext(t *testing.T) {
+	const context = "system_u:object_r:container_file_t:s0:c1,c2"
+	dir := t.TempDir()
+	enabled, disabled := filepath.Join(dir, "enabled"), filepath.Join(dir, "disabled")
+	if err := errors.Join(os.WriteFile(enabled, []byte("nodev\tproc\nnodev\tselinuxfs\n\text4\n"), 0o600),
+		os.WriteFile(disabled, []byte("nodev\tproc\n\text4\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	open := func(path string) *os.File {
+		f, err := selfRoot(t).Open(path, unix.O_PATH)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	labeled := filepath.Join(dir, "labeled")
+	if err := os.WriteFile(labeled, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ attribute, types, want string }{
+		"a node without SELinux":   {context + "\x00", disabled, brokerapi.NoSELinux},
+		"what the kernel appends":  {context + "\x00", enabled, context},
+		"nothing appended":         {context, enabled, context},
+		"longer than any context":  {strings.Repeat("x", maxSELinuxContext+1), enabled, ""},
+		"no list of file systems":  {context, filepath.Join(dir, "missing"), ""},
+		"a file without a context": {"", enabled, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = unix.Removexattr(labeled, "security.selinux")
+			if test.attribute != "" {
+				if err := unix.Setxattr(labeled, "security.selinux", []byte(test.attribute), 0); err != nil {
+					t.Skip("this needs root and a file system with extended attributes: ", err)
+				}
+			}
+			if got := selinuxContext(open(labeled), test.types); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
 }
 
 func TestInspect(t *testing.T) {

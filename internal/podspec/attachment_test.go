@@ -215,7 +215,9 @@ func TestLauncherPodGoesWhereItsHotpluggableVolumesAre(t *testing.T) {
 
 func TestSELinuxLevel(t *testing.T) {
 	for context, want := range map[string]string{
-		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "system_u:object_r:container_file_t:s0": "s0", "none": "", "": "", "a:b:c": "",
+		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "system_u:object_r:container_file_t:s0": "s0",
+		"none": "", "": "", "a:b:c": "", "a:b:c:s0:c1,c2,c3,c4": "s0:c1,c2,c3,c4", "a:b:c:s0:c0.c1023": "",
+		"a:b:c:s0-s15:c0.c1023": "", "a:b:c:s0:c1,c2,c3,c4,c5": "", "a:b:c:s15:c1": "",
 	} {
 		if got := podspec.SELinuxLevel(context); got != want {
 			t.Errorf("%q: %q", context, got)

@@ -110,7 +110,6 @@ var KubeVirtFields = []Field{
 	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
 	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
-	{"configuration.migrations.matchSELinuxLevelOnMigration", nil, Warn, "the SELinux level of launcher Pods is not reported yet, and so no target Pod gets one"},
 	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
 	{"configuration.supportContainerResources[].type", []string{"container-disk", "virtiofs", "sidecar"}, Warn, "launcher Pods have no such container"},
 	{

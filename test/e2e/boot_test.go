@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"os"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -37,6 +38,9 @@ var _ = Describe("Booting a guest", func() {
 			Expect(instance.Status.NodeName).To(Equal(pod.Spec.NodeName))
 			Expect(instance.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, pod.Spec.NodeName))
 			Expect(instance.Status.Interfaces).To(ContainElement(HaveField("IP", pod.Status.PodIP)))
+			if _, err := os.Stat("/sys/fs/selinux"); hasLocalNodes() && err != nil {
+				Expect(instance.Status.SelinuxContext).To(Equal("none"))
+			}
 			phases := []v1.VirtualMachineInstancePhase{}
 			for _, transition := range instance.Status.PhaseTransitionTimestamps {
 				phases = append(phases, transition.Phase)
@@ -50,7 +54,7 @@ var _ = Describe("Booting a guest", func() {
 			expectGone(ctx, vm)
 			expectGone(ctx, instance)
 			expectGone(ctx, pod)
-		}, SpecTimeout(8*time.Minute))
+		}, specTimeout(8*time.Minute))
 
 	It("boots with EFI", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -58,7 +62,7 @@ var _ = Describe("Booting a guest", func() {
 			"#!/bin/sh\n[ -d /sys/firmware/efi ] && echo BOOTED-BY-EFI >/dev/console\n")))
 		expectReady(ctx, namespace, "efi")
 		expectConsole(ctx, namespace, "efi", bootTimeout, ContainSubstring("BOOTED-BY-EFI"))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("boots a kernel from an image", extended(2), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -74,7 +78,7 @@ var _ = Describe("Booting a guest", func() {
 		expectReady(ctx, namespace, "kernel")
 		expectConsole(ctx, namespace, "kernel", bootTimeout,
 			And(ContainSubstring("vireo.marker=kernel-boot"), ContainSubstring(guestReady)))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("runs a VMI without a VM, which a VM of its name adopts later", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -90,7 +94,7 @@ var _ = Describe("Booting a guest", func() {
 		adopted := expectReady(ctx, namespace, "alone")
 		Expect(adopted.UID).To(Equal(alone.UID))
 		Expect(adopted.OwnerReferences).To(ContainElement(HaveField("Kind", "VirtualMachine")))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("does not run the CPUs of a VM with startStrategy Paused", extended(1), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -103,5 +107,5 @@ var _ = Describe("Booting a guest", func() {
 			g.Expect(vm.Status.PrintableStatus).To(Equal(v1.VirtualMachineStatusPaused))
 		}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 		Expect(console(ctx, namespace, "paused")).NotTo(ContainSubstring(guestReady))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })

@@ -281,6 +281,10 @@ func (noFiles) DeviceBytes(context.Context, string) (uint64, error) { return 0, 
 
 func (noFiles) OwnDevices(context.Context) error { return nil }
 
+func (noFiles) SELinuxContext(context.Context) (string, error) {
+	return "none", nil
+}
+
 func (noFiles) SetRealtime(context.Context, []uint) error { return nil }
 
 func (noFiles) AttachVolume(context.Context, string, types.UID, bool) error { return nil }

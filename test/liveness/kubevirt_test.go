@@ -170,6 +170,7 @@ var configurationConsumers = map[string]consumer{
 	"configuration.migrations.unsafeMigrationOverride":           {"internal/agent/migrate", "UnsafeMigrationOverride"},
 	"configuration.migrations.disableTLS":                        {"internal/agent/migrate", "DisableTLS"},
 	"configuration.migrations.completionTimeoutPerGiB":           {"internal/decide/migration/policy", "CompletionTimeoutPerGiB"},
+	"configuration.migrations.matchSELinuxLevelOnMigration":      {"internal/controller/migration/virtualmachineinstancemigration", "MatchSELinuxLevelOnMigration"},
 	"configuration.migrations.utilityVolumesTimeout":             {"internal/controller/migration/virtualmachineinstancemigration", "UtilityVolumesTimeout"},
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,19 @@ const inspectTimeout = 5 * time.Second
 func (f Files) HasDevice(ctx context.Context, path string) (bool, error) {
 	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: path})
 	return result.Mode&unix.S_IFMT == unix.S_IFCHR, err
+}
+
+// selinuxContext is what an SELinux context may be: user, role, type and level.
+var selinuxContext = regexp.MustCompile(`^[A-Za-z0-9_.]+(:[A-Za-z0-9_.]+){2}:s[A-Za-z0-9_.,:-]+$`)
+
+// SELinuxContext returns the SELinux context of the Pod's root directory, or brokerapi.NoSELinux on a node without
+// SELinux. It is empty if it is not known.
+func (f Files) SELinuxContext(ctx context.Context) (string, error) {
+	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: "/", SELinux: true})
+	if context := result.SELinuxContext; context == brokerapi.NoSELinux || selinuxContext.MatchString(context) {
+		return context, err
+	}
+	return "", err
 }
 
 // DirectIO reports whether a regular file of the Pod can be opened with O_DIRECT.

@@ -4,6 +4,7 @@
 package brokerclient
 
 import (
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +31,28 @@ func TestInspectionsOfABusyBrokerFail(t *testing.T) {
 		}
 		if direct, err := files.DirectIO(t.Context(), "/v"); direct || (err != nil) != fails {
 			t.Errorf("%s: got %t, %v", code, direct, err)
+		}
+	}
+}
+
+func TestSELinuxContext(t *testing.T) {
+	const context = "system_u:object_r:container_file_t:s0:c1,c2"
+	for answer, want := range map[string]string{
+		context: context, "u:r:t:s0-s15:c0.c1023": "u:r:t:s0-s15:c0.c1023", brokerapi.NoSELinux: brokerapi.NoSELinux, "": "",
+		"u:r:t": "", "u:r:t:": "", "u:r:t:s0 x": "", context + "\n": "", "u:r:t:s0{}": "",
+	} {
+		dir, err := os.MkdirTemp("", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		result, err := json.Marshal(brokerapi.InspectResult{SELinuxContext: answer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		respondWith(t, dir, brokerapi.Broker, &brokerapi.Response{Result: result})
+		if got, err := New(dir).Files("pod").SELinuxContext(t.Context()); got != want || err != nil {
+			t.Errorf("%q: got %q, %v", answer, got, err)
 		}
 	}
 }

@@ -257,8 +257,9 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		// whose claim is almost full. All also apply to a guest that an earlier agent started.
 		{"forward ports, serve probes, snapshots and backups, set interfaces, realtime priority, size and disks", func() error {
 			s.jobs.FreezeForSnapshot(c)
-			return errors.Join(r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c), s.jobs.BackUpDisks(ctx, c),
-				s.devices.PlugInterfaces(ctx, c), s.devices.SetLinks(ctx, c), s.devices.SetRealtime(ctx), s.devices.Resize(ctx, c),
+			return errors.Join(r.readSELinux(ctx, s), r.forwardPorts(ctx, s), r.pauseProbes(ctx, s, c),
+				s.jobs.BackUpDisks(ctx, c), s.devices.PlugInterfaces(ctx, c), s.devices.SetLinks(ctx, c),
+				s.devices.SetRealtime(ctx), s.devices.Resize(ctx, c),
 				s.devices.PlugVolumes(ctx, c))
 		}},
 	} {

@@ -53,6 +53,7 @@ var _ = Describe("The agent", func() {
 			Expect(vmi.Status.Memory.MemoryOverhead.String()).To(Equal("100Mi"))
 			Expect(vmi.Status.Machine.Type).NotTo(BeEmpty())
 			Expect(vmi.Status.MigrationMethod).To(Equal(v1.BlockMigration))
+			Expect(vmi.Status.SelinuxContext).To(Equal("system_u:object_r:container_file_t:s0:c1,c2"))
 			Expect(g.launcher.Content("seed.iso")).NotTo(BeEmpty())
 			a.expectEvent("Started")
 		})

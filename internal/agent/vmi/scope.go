@@ -88,6 +88,8 @@ type podCache struct {
 	// Pauses.
 	recovery  recovery
 	apiErrors apiErrors
+	// Facts about the Pod.
+	label selinuxLabel
 	// Migrations.
 	received received
 	sent     sent
@@ -155,6 +157,9 @@ type Files interface {
 	devices.Files
 	// OwnDevices makes the user that QEMU runs as the owner of the Pod's devices.
 	OwnDevices(ctx context.Context) error
+	// SELinuxContext returns the SELinux context of the Pod, or "none" on a node without SELinux. It is empty if it is
+	// not known.
+	SELinuxContext(ctx context.Context) (string, error)
 }
 
 // Networks connects the guest's interfaces to the Pod's network.

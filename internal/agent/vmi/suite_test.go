@@ -426,6 +426,10 @@ func (fakeFiles) DeviceBytes(context.Context, string) (uint64, error) { return 2
 
 func (fakeFiles) OwnDevices(context.Context) error { return nil }
 
+func (fakeFiles) SELinuxContext(context.Context) (string, error) {
+	return "system_u:object_r:container_file_t:s0:c1,c2", nil
+}
+
 func (f fakeFiles) AttachVolume(_ context.Context, volume string, attachment types.UID, block bool) error {
 	return f.agent.mounts.attach(volume, attachment, block)
 }

@@ -238,6 +238,8 @@ type InspectArguments struct {
 	Path string `json:"path"`
 	// DirectIO means to try whether the file can be opened with O_DIRECT.
 	DirectIO bool `json:"directIO,omitempty"`
+	// SELinux means to return the file's SELinux context.
+	SELinux bool `json:"selinux,omitempty"`
 }
 
 // InspectResult is the result of Inspect.
@@ -251,7 +253,13 @@ type InspectResult struct {
 	BlockSize uint `json:"blockSize,omitempty"`
 	// DirectIO reports whether it is a regular file that can be opened with O_DIRECT.
 	DirectIO bool `json:"directIO,omitempty"`
+	// SELinuxContext is the file's SELinux context, NoSELinux on a node without SELinux, or empty if it is not known.
+	SELinuxContext string `json:"selinuxContext,omitempty"`
 }
+
+// NoSELinux is the SELinux context of a launcher on a node without SELinux.
+// Source: kubevirt/kubevirt pkg/virt-handler/vm.go.
+const NoSELinux = "none"
 
 // CPUsResult is the result of CPUs and of ExclusiveCPUs.
 type CPUsResult struct {

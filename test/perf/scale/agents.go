@@ -230,6 +230,10 @@ func (files) DeviceBytes(context.Context, string) (uint64, error) { return 0, ni
 
 func (files) OwnDevices(context.Context) error { return nil }
 
+func (files) SELinuxContext(context.Context) (string, error) {
+	return "none", nil
+}
+
 func (files) SetRealtime(context.Context, []uint) error { return nil }
 
 func (files) AttachVolume(context.Context, string, types.UID, bool) error { return nil }
