@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/launcher"
 	"github.com/vireo-project/vireo/internal/launcher/dhcp"
@@ -128,15 +130,25 @@ func command(code *int) *cobra.Command {
 
 func capabilitiesCommand() *cobra.Command {
 	var out string
+	var stay, written bool
 	cmd := &cobra.Command{
-		Use: "capabilities", Short: "Write libvirt's capabilities on this node, as XML, and exit", Args: cobra.NoArgs,
+		Use: "capabilities", Short: "Write libvirt's capabilities on this node, as XML", Args: cobra.NoArgs,
+		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := launcher.SetNoNewPrivs(); err != nil {
+			if written {
+				return launcher.CapabilitiesWritten(out)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			if err := launcher.WriteCapabilities(logr.NewContext(ctx, logger(0)), out); err != nil || !stay {
 				return err
 			}
-			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
+			<-ctx.Done()
+			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&stay, "stay", false, "run until a signal when the files are written")
+	cmd.Flags().BoolVar(&written, "written", false, "only check whether the files have been written")
 	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller",
 		"directory to which capabilities.xml and domcapabilities.xml are written")
 	return cmd

@@ -260,8 +260,8 @@ func relayLog(w io.Writer, r io.Reader, verbose bool) {
 const machineType = "q35"
 
 // WriteCapabilities starts libvirtd as for a VM and writes its capabilities on this node to capabilities.xml and
-// domcapabilities.xml in a directory. It is run by an init container of the node agent with the launcher image, since
-// they depend on libvirt and QEMU of that image.
+// domcapabilities.xml in a directory. A container of the node agent's Pod with the launcher image runs it, since they
+// depend on libvirt and QEMU of that image.
 func WriteCapabilities(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -271,6 +271,7 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 	if err := prepare(log); err != nil {
 		return err
 	}
+	warnOfKVM(log)
 	libvirtd, err := startLibvirtd(log, children, "")
 	if err != nil {
 		return fmt.Errorf("start libvirtd: %w", err)
@@ -282,6 +283,22 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 	}
 	defer client.Close()
 	return saveCapabilities(ctx, client, dir)
+}
+
+// warnOfKVM logs that the container has KVM and may not open it: libvirt then reports the capabilities of emulation.
+func warnOfKVM(log logr.Logger) {
+	const device = "/dev/kvm"
+	kvm, err := os.OpenFile(device, os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		_ = kvm.Close()
+	case errors.Is(err, os.ErrPermission):
+		log.Error(err, "This node has KVM, but its device cannot be opened: no CPU model and no feature of KVM is reported. "+
+			"Configure the container runtime with device_ownership_from_security_context, or permit all users to open the "+
+			"device", "device", device)
+	case !errors.Is(err, os.ErrNotExist):
+		log.Error(err, "KVM cannot be used: no CPU model and no feature of it is reported", "device", device)
+	}
 }
 
 // capabilitySource is the part of libvirtd that reports capabilities.
@@ -300,9 +317,31 @@ func saveCapabilities(ctx context.Context, source capabilitySource, dir string) 
 	if err != nil {
 		return fmt.Errorf("read the capabilities of %s from libvirtd: %w", machineType, err)
 	}
-	for name, text := range map[string]string{"capabilities.xml": host, "domcapabilities.xml": domain} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // for the agent, which is another user
+	for name, text := range map[string]string{hostCapabilities: host, domainCapabilities: domain} {
+		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
 			return fmt.Errorf("write the node's capabilities: %w", err)
+		}
+	}
+	return nil
+}
+
+// The files with the node's capabilities.
+const hostCapabilities, domainCapabilities = "capabilities.xml", "domcapabilities.xml"
+
+// replaceFile writes a file that a reader sees with its old or its new content.
+func replaceFile(name, text string) error {
+	unfinished := name + ".new"
+	if err := os.WriteFile(unfinished, []byte(text), 0o644); err != nil { //nolint:gosec // for the agent, which is another user
+		return err
+	}
+	return os.Rename(unfinished, name)
+}
+
+// CapabilitiesWritten returns an error unless WriteCapabilities has written the files in a directory.
+func CapabilitiesWritten(dir string) error {
+	for _, name := range []string{hostCapabilities, domainCapabilities} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return err
 		}
 	}
 	return nil

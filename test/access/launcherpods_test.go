@@ -24,6 +24,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // Users that write Pods.
@@ -183,6 +184,30 @@ func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 		if err := as(t, tenant).Create(t.Context(), somePod(change)); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// TestProbeDeviceOnlyInTheInstallation: elsewhere nobody may request the device, and with it all that a node has.
+func TestProbeDeviceOnlyInTheInstallation(t *testing.T) {
+	const probe = "devices.kubevirt.io/kvm-probe"
+	for _, first := range []bool{true, false} {
+		for _, user := range []string{controllerAccount, tenant} {
+			create := func() error {
+				return withoutRBAC(t, user).Create(t.Context(), somePod(requestDevice(probe, first)), client.DryRunAll)
+			}
+			installPolicies(t, "agent-pods.yaml", create)
+			if err := create(); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "for the Pods of virt-handler") {
+				t.Errorf("by %s: %v", user, err)
+			}
+		}
+	}
+	inside := somePod(requestDevice(probe, true))
+	inside.Namespace = rights.Namespace
+	if err := withoutRBAC(t, tenant).Create(t.Context(), inside, client.DryRunAll); err != nil {
+		t.Errorf("in the namespace of the installation: %v", err)
+	}
+	if err := as(t, tenant).Create(t.Context(), somePod(requestDevice("devices.kubevirt.io/kvm", false))); err != nil {
+		t.Errorf("another device: %v", err)
 	}
 }
 

@@ -48,8 +48,8 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 		for _, name := range survivors {
 			expectConsole(ctx, namespace, name, bootTimeout, ContainSubstring(guestReady))
 		}
-	}, NodeTimeout(8*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+	}, nodeTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 
 	DescribeTable("a killed process",
 		func(ctx context.Context, name string, kill func(ctx context.Context, node string)) {
@@ -74,10 +74,10 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 			expectGone(ctx, instances[name])
 			delete(instances, name)
 		},
-		Entry("virt-handler", SpecTimeout(8*time.Minute), "virt-handler", func(ctx context.Context, node string) {
+		Entry("virt-handler", specTimeout(8*time.Minute), "virt-handler", func(ctx context.Context, node string) {
 			killComponent(ctx, "virt-handler", node)
 		}),
-		Entry("virt-broker", SpecTimeout(8*time.Minute), "virt-broker", func(ctx context.Context, node string) {
+		Entry("virt-broker", specTimeout(8*time.Minute), "virt-broker", func(ctx context.Context, node string) {
 			killComponent(ctx, "virt-broker", node)
 			By("opening a new connection to a console")
 			at := openConsole(ctx, namespace, "virt-broker")
@@ -85,16 +85,21 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 			expectOutput(ctx, at.Out, "ANSWER-42")
 			at.press("\x1d")
 		}),
-		Entry("virt-controller", extended(controller), SpecTimeout(8*time.Minute), "virt-controller",
+		Entry("virt-controller", extended(controller), specTimeout(8*time.Minute), "virt-controller",
 			func(ctx context.Context, _ string) {
 				killComponent(ctx, "virt-controller", "")
 			}),
-		Entry("containerd", SpecTimeout(8*time.Minute), "containerd", func(ctx context.Context, node string) {
+		Entry("containerd", specTimeout(8*time.Minute), "containerd", func(ctx context.Context, node string) {
 			killOnNode(ctx, node, "containerd")
 		}),
-		Entry("the kubelet", extended(kubelet), SpecTimeout(8*time.Minute), "kubelet",
+		Entry("the kubelet", extended(kubelet), specTimeout(8*time.Minute), "kubelet",
 			func(ctx context.Context, node string) {
+				before := componentPods(ctx, "virt-handler", node)
 				killOnNode(ctx, node, "kubelet")
+				By("keeping the agent, whose Pod has a device")
+				Consistently(componentPods).WithArguments(ctx, "virt-handler", node).WithTimeout(20 * time.Second).
+					WithPolling(time.Second).Should(HaveExactElements(And(HaveField("UID", before[0].UID),
+					HaveField("Status.Phase", corev1.PodRunning))))
 			}),
 	)
 
@@ -109,7 +114,7 @@ var _ = Describe("A running guest is not affected by", Serial, Ordered, Continue
 		create(ctx, makeVM(namespace, "neighbor", withNode(instance.Status.NodeName)))
 		expectReady(ctx, namespace, "neighbor")
 		Expect(vmi(ctx, namespace, "hostile").Status.Phase).To(Equal(v1.Running), "unknown is not failed")
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })
 
 // killComponent kills the processes of a component's Pods and waits until it is ready again. Each container has the

@@ -159,7 +159,8 @@ func TestPresentDevicesAreAdvertised(t *testing.T) {
 	n := startNode(t, "net/tun")
 	k := startKubelet(t, n.plugins, func() {})
 	n.start(t)
-	endpoints := k.expectRegistered(t, "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd")
+	endpoints := k.expectRegistered(t, "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd",
+		"devices.kubevirt.io/kvm-probe")
 	n.expectUsable(t, true, false)
 
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -182,20 +183,23 @@ func TestPresentDevicesAreAdvertised(t *testing.T) {
 	}
 
 	// An optional device is allocated if it is present.
-	for want := range 2 {
-		optional, err := n.client(t, endpoints["devices.kubevirt.io/userfaultfd"]).Allocate(ctx, &pluginapi.AllocateRequest{
-			ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"userfaultfd0"}}},
-		})
-		if err != nil || len(optional.ContainerResponses) != 1 || len(optional.ContainerResponses[0].Devices) != want {
-			t.Fatalf("got %v (%v), want %d devices", optional, err, want)
-		}
-		if want == 0 {
-			makeDevice(t, filepath.Join(n.dev, "userfaultfd"))
+	for name, device := range map[string]string{"userfaultfd": "userfaultfd", "kvm-probe": "kvm"} {
+		for want := range 2 {
+			optional, err := n.client(t, endpoints["devices.kubevirt.io/"+name]).Allocate(ctx, &pluginapi.AllocateRequest{
+				ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{name + "0"}}},
+			})
+			if err != nil || len(optional.ContainerResponses) != 1 || len(optional.ContainerResponses[0].Devices) != want {
+				t.Fatalf("%s: got %v (%v), want %d devices", name, optional, err, want)
+			}
+			if want == 0 {
+				makeDevice(t, filepath.Join(n.dev, device))
+			} else if got := optional.ContainerResponses[0].Devices[0].ContainerPath; got != "/dev/"+device {
+				t.Errorf("%s: allocated %s", name, got)
+			}
 		}
 	}
 
-	// A device that appears later is advertised then, and one that disappears is unhealthy.
-	makeDevice(t, filepath.Join(n.dev, "kvm"))
+	// A device that appeared later is advertised since then, and one that disappears is unhealthy.
 	k.expectRegistered(t, "devices.kubevirt.io/kvm")
 	n.expectUsable(t, true, true)
 	if err := os.Remove(filepath.Join(n.dev, "net", "tun")); err != nil {
@@ -216,7 +220,7 @@ func expectDevices(t *testing.T, stream pluginapi.DevicePlugin_ListAndWatchClien
 func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	n := startNode(t, "net/tun", "kvm", "vhost-net")
 	all := []string{"devices.kubevirt.io/kvm", "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-net",
-		"devices.kubevirt.io/userfaultfd"}
+		"devices.kubevirt.io/userfaultfd", "devices.kubevirt.io/kvm-probe"}
 	first := startKubelet(t, n.plugins, func() {})
 	n.start(t)
 	first.expectRegistered(t, all...)
@@ -260,7 +264,8 @@ func (n *node) follow(t *testing.T, endpoint string) (leave func()) {
 // An earlier version of virt-handler advertises the same resources on sockets of its own. When it ends, a kubelet may
 // leave our plugin.
 func TestADeviceThatTheKubeletLeavesIsRegisteredAgain(t *testing.T) {
-	const tun, optional = "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd"
+	const tun, optional, probe = "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd",
+		"devices.kubevirt.io/kvm-probe"
 	n := startNode(t, "net/tun")
 	earlier := filepath.Join(n.plugins, "kubevirt-tun.sock")
 	if err := os.WriteFile(earlier, nil, 0o600); err != nil {
@@ -268,7 +273,7 @@ func TestADeviceThatTheKubeletLeavesIsRegisteredAgain(t *testing.T) {
 	}
 	first := startKubelet(t, n.plugins, func() {})
 	n.start(t)
-	endpoint := first.expectRegistered(t, tun, optional)[tun]
+	endpoint := first.expectRegistered(t, tun, optional, probe)[tun]
 	for range 2 {
 		leave := n.follow(t, endpoint)
 		leave()
@@ -285,7 +290,7 @@ func TestADeviceThatTheKubeletLeavesIsRegisteredAgain(t *testing.T) {
 	time.Sleep(restartDelay + 500*time.Millisecond)
 	_ = os.Remove(filepath.Join(n.plugins, "kubelet.sock"))
 	second := startKubelet(t, n.plugins, func() {})
-	n.follow(t, second.expectRegistered(t, tun, optional)[tun])
+	n.follow(t, second.expectRegistered(t, tun, optional, probe)[tun])
 	select {
 	case r := <-second.registered:
 		t.Errorf("%s was registered twice with a kubelet", r.ResourceName)
@@ -315,7 +320,7 @@ func TestEachRegistrationHasASocketOfItsOwn(t *testing.T) {
 	n.start(t)
 	former := map[string]bool{}
 	for range 3 {
-		endpoint := k.expectRegistered(t, tun, "devices.kubevirt.io/userfaultfd")[tun]
+		endpoint := k.expectRegistered(t, tun, "devices.kubevirt.io/userfaultfd", "devices.kubevirt.io/kvm-probe")[tun]
 		if former[endpoint] {
 			t.Errorf("%s was registered twice", endpoint)
 		}

@@ -3,7 +3,7 @@
 
 // Package device is the kubelet's device plugin for the devices that guests need: kvm, tun, vhost-net, vhost-vsock and
 // userfaultfd. It advertises one of each for every guest that the node may run, as a device file can be opened any
-// number of times.
+// number of times. With kvm-probe, virt-handler's probe has KVM where the node has it.
 package device
 
 import (
@@ -36,6 +36,9 @@ const (
 	// Userfaultfd is needed by the target of a post-copy migration. A node without the device advertises it too, but
 	// allocates nothing, so that guests can migrate there nevertheless.
 	Userfaultfd = "userfaultfd"
+	// KVMProbe is KVM for the probe of what the node can run, which must run on nodes without KVM too: they advertise it,
+	// but allocate nothing.
+	KVMProbe = "kvm-probe"
 )
 
 // restartDelay is the delay after a plugin failed, or after the kubelet has left it: the kubelet may be stopping.
@@ -59,11 +62,15 @@ type device struct {
 	path string
 	// optional means that the device is always advertised.
 	optional bool
+	// count is how many of the device are advertised; 0 means one for each guest that the node may have.
+	count int
 }
 
 var devices = []device{
 	{name: KVM, path: "/dev/kvm"}, {name: TUN, path: "/dev/net/tun"}, {name: VhostNet, path: "/dev/vhost-net"},
 	{name: VhostVSOCK, path: "/dev/vhost-vsock"}, {name: Userfaultfd, path: layout.PostCopyDevice, optional: true},
+	// There is one probe on a node, and two while its Pod is replaced.
+	{name: KVMProbe, path: "/dev/kvm", optional: true, count: 2},
 }
 
 // Manager advertises the devices that the node has, and again after each restart of the kubelet.

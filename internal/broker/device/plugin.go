@@ -124,7 +124,11 @@ func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_
 			health = pluginapi.Healthy
 		}
 		if health != sent {
-			list := make([]*pluginapi.Device, p.options.Count)
+			count := p.count
+			if count == 0 {
+				count = p.options.Count
+			}
+			list := make([]*pluginapi.Device, count)
 			for i := range list {
 				list[i] = &pluginapi.Device{ID: p.name + strconv.Itoa(i), Health: health}
 			}

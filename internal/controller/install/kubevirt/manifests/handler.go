@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 	"github.com/vireo-project/vireo/internal/wire/brokerapi"
@@ -36,9 +35,6 @@ func configureHandler(ds *appsv1.DaemonSet, s Settings) {
 
 	moveKubelet(pod, s.kubeletRoot())
 	place(pod, s.Workloads)
-	if !s.Config.UseEmulation {
-		openKVM(pod, probe)
-	}
 }
 
 // handlerArgs are the agent's arguments. What the agent reads from the KubeVirt object live, such as its log
@@ -105,27 +101,6 @@ func moveKubelet(pod *corev1.PodSpec, root string) {
 			}
 		}
 	}
-}
-
-// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. The device plugin
-// cannot provide it: on a node without KVM, the request for the device would leave the Pod pending. And with a hostPath
-// only a privileged container may open a device. Its process does not run as root, and sets no_new_privs before it
-// starts libvirt (launcher.SetNoNewPrivs): the API server rejects a manifest with both, and containerd ignores the
-// capabilities and the seccomp profile of a privileged container. It exits after libvirt's probe. With emulation it is
-// not privileged.
-func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
-	probe.SecurityContext = &corev1.SecurityContext{
-		RunAsUser:              probe.SecurityContext.RunAsUser,
-		RunAsGroup:             probe.SecurityContext.RunAsGroup,
-		RunAsNonRoot:           probe.SecurityContext.RunAsNonRoot,
-		ReadOnlyRootFilesystem: probe.SecurityContext.ReadOnlyRootFilesystem,
-		Privileged:             ptr.To(true),
-	}
-	probe.VolumeMounts = append(probe.VolumeMounts, corev1.VolumeMount{Name: "host-kvm", MountPath: "/dev/kvm"})
-	pod.Volumes = append(pod.Volumes, corev1.Volume{
-		Name:         "host-kvm",
-		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/kvm"}},
-	})
 }
 
 // unavailable is the path of the number of Pods of a DaemonSet that may be replaced at a time.

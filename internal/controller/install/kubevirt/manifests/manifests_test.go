@@ -127,7 +127,6 @@ func TestDeploymentIDFollowsSettings(t *testing.T) {
 	changes := map[string]func(*Settings){
 		"image":       func(s *Settings) { s.Config.Images.Handler = "h:2" },
 		"broker":      func(s *Settings) { s.Config.Images.Broker = "b:2" },
-		"emulation":   func(s *Settings) { s.Config.UseEmulation = true },
 		"pull policy": func(s *Settings) { s.Config.ImagePullPolicy = corev1.PullNever },
 		"virt-api":    func(s *Settings) { s.Config.Images.API = "a:2" },
 		"replicas":    func(s *Settings) { s.Replicas = ptr.To[uint8](3) },
@@ -144,6 +143,9 @@ func TestDeploymentIDFollowsSettings(t *testing.T) {
 	}
 	if id(func(s *Settings) { s.Config.Verbosity.Handler = 9 }) != id(nil) {
 		t.Error("the log verbosity restarts every agent")
+	}
+	if id(func(s *Settings) { s.Config.UseEmulation = true }) != id(nil) {
+		t.Error("useEmulation restarts every agent")
 	}
 	for name, change := range map[string]func(*Settings){
 		"nodes":        func(s *Settings) { s.Nodes = 200 },
@@ -172,21 +174,26 @@ func TestAgentIsNotPrivileged(t *testing.T) {
 		if pod.HostPID || pod.HostNetwork || pod.HostIPC {
 			t.Errorf("emulation %t: the agent shares a namespace of the node", emulation)
 		}
+	}
+}
+
+// The probe runs like a launcher, also on nodes without KVM. It keeps running, because a kubelet that restarts keeps
+// the devices of containers that run.
+func TestProbeOfANode(t *testing.T) {
+	for _, emulation := range []bool{true, false} {
+		pod := handlerOf(t, settings(func(s *Settings) { s.Config.UseEmulation = emulation })).Spec.Template.Spec
 		probe := pod.InitContainers[0]
-		privileged := probe.SecurityContext.Privileged != nil && *probe.SecurityContext.Privileged
-		if privileged == emulation {
-			t.Errorf("emulation %t: privileged probe %t", emulation, privileged)
+		if probe.SecurityContext.Privileged != nil || *probe.SecurityContext.AllowPrivilegeEscalation ||
+			*probe.SecurityContext.RunAsUser != 107 || !*probe.SecurityContext.RunAsNonRoot ||
+			!slices.Equal(probe.SecurityContext.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("emulation %t: the probe's security context is %+v", emulation, probe.SecurityContext)
 		}
-		// Not root and no added capabilities: the process drops the rest itself.
-		if security := probe.SecurityContext; *security.RunAsUser != 107 || *security.RunAsGroup != 107 ||
-			!*security.RunAsNonRoot ||
-			security.Capabilities != nil && len(security.Capabilities.Add) > 0 {
-			t.Errorf("emulation %t: the probe's security context is %+v", emulation, security)
+		if len(probe.Resources.Limits) != 1 || probe.Resources.Limits.Name("devices.kubevirt.io/kvm-probe", "").Value() != 1 {
+			t.Errorf("emulation %t: the probe's limits are %v", emulation, probe.Resources.Limits)
 		}
-		opensKVM := slices.ContainsFunc(pod.Volumes,
-			func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/dev/kvm" })
-		if opensKVM == emulation {
-			t.Errorf("emulation %t: /dev/kvm mounted %t", emulation, opensKVM)
+		if ptr.Deref(probe.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways || probe.StartupProbe == nil ||
+			!slices.Contains(probe.Args, "--stay") {
+			t.Errorf("emulation %t: the probe does not keep running: %+v", emulation, probe)
 		}
 	}
 }
