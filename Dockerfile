@@ -81,6 +81,10 @@ COPY --chown=107:107 .build/guests/guest-small/disk/ /disk/
 FROM scratch AS guest-small-kernel
 COPY --chown=107:107 .build/guests/guest-small/boot/ /boot/
 
+# The guest without an operating system, also for firmware.kernelBoot.container.
+FROM scratch AS guest-bare
+COPY --chown=107:107 .build/guests/guest-bare/boot/ /boot/
+
 FROM scratch AS guest-devices
 COPY --chown=107:107 .build/guests/guest-devices/disk/ /disk/
 

@@ -46,9 +46,8 @@ load_images() {
 # deploy [CLONE]: deploys the images of a clone with its manifests, by default those of this one.
 deploy() {
 	local clone=${1:-.} name digest archives=() workloads=(deployment/virt-controller deployment/virt-api daemonset/virt-handler)
-	make -C "$clone" deploy
-	$kubectl apply --server-side -f "$clone/config/samples/kubevirt.yaml"
-	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
+	make -C "$clone" deploy && $kubectl apply --server-side -f "$clone/config/samples/kubevirt.yaml" &&
+		$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m || return 1
 	# Earlier releases have no virt-exportproxy and no virt-broker.
 	for name in deployment/virt-exportproxy daemonset/virt-broker; do
 		[ -z "$($kubectl -n kubevirt get "$name" --ignore-not-found -o name)" ] || workloads+=("$name")
@@ -57,11 +56,11 @@ deploy() {
 	for name in virt-{controller,api,handler,broker,launcher,exportproxy,exportserver}; do
 		[ ! -e "$clone/.build/images/$name.tar" ] || archives+=("$clone/.build/images/$name.tar")
 	done
-	digest=$(cat "${archives[@]}" | sha256sum | cut -c1-16)
+	digest=$(cat "${archives[@]}" | sha256sum | cut -c1-16) || return 1
 	if [ "$($kubectl -n kubevirt get namespace kubevirt -o jsonpath='{.metadata.annotations.vireo-images}')" != "$digest" ]; then
-		$kubectl -n kubevirt rollout restart "${workloads[@]}"
-		$kubectl annotate --overwrite namespace kubevirt vireo-images="$digest"
+		$kubectl -n kubevirt rollout restart "${workloads[@]}" &&
+			$kubectl annotate --overwrite namespace kubevirt vireo-images="$digest" || return 1
 	fi
-	for name in "${workloads[@]}"; do $kubectl -n kubevirt rollout status "$name" --timeout=5m; done
+	for name in "${workloads[@]}"; do $kubectl -n kubevirt rollout status "$name" --timeout=5m || return 1; done
 	$kubectl wait node --all --for=jsonpath='{.metadata.labels.kubevirt\.io/schedulable}'=true --timeout=3m
 }

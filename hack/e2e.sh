@@ -23,9 +23,9 @@ labels=
 [ -n "${ALL:-}${FOCUS:-}" ] || labels=$(hack/third.sh)
 
 # The specs of snapshots and of the importer are extended(1), or chosen for what has changed. The first time, the
-# storage's components take about 8 minutes, and the importer takes as long.
+# storage's components take about 8 minutes, and the importer takes as long. STORAGE= and IMPORTER= leave them out.
 case $labels in
-'' | *extended-1* | *of-snapshot* | *of-datavolume*) STORAGE=1 IMPORTER=1 ;;
+'' | *extended-1* | *of-snapshot* | *of-datavolume*) STORAGE=${STORAGE-1} IMPORTER=${IMPORTER-1} ;;
 esac
 
 # The image of virtctl guestfs, a complete Debian of about 1 GB, is for slow specs.
@@ -61,9 +61,13 @@ finish() {
 
 watched "Prometheus (the first time, about 6 minutes)" build_prometheus
 watched "KubeVirt's virtctl (the first time, about 7 minutes)" build_kubevirt_virtctl
-bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools ${GUESTFS:+libguestfs-tools}
+bring_up 2 virt-controller virt-api virt-handler virt-broker virt-launcher virt-exportproxy virt-exportserver virt-launcher-previous guest-small guest-small-kernel guest-bare guest-debian test-tools ${GUESTFS:+libguestfs-tools}
+# Specs change the mode of the machine's /dev/kvm. A run that is killed must not leave it so.
+kvm_mode=$(stat -c %a /dev/kvm 2>/dev/null) || kvm_mode=
+trap '[ -z "$kvm_mode" ] || chmod "$kvm_mode" /dev/kvm' EXIT
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
+step_number=$((step_number + 1)) # the subshell has counted for itself
 step "removing the cluster, and checking for leftovers" finish
 sed 's/^/    /' "$failures"
 exit $result

@@ -128,7 +128,7 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		Expect(instance.Spec.UtilityVolumes).To(BeEmpty())
 		Expect(condition(instance, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
 		Expect(readVM(ctx, namespace, name).Generation).To(Equal(generation))
-	}, SpecTimeout(15*time.Minute))
+	}, specTimeout(15*time.Minute))
 
 	It("has only what has changed if the running guest has the tracker's checkpoint", func(ctx context.Context) {
 		const name = "tracked"
@@ -183,7 +183,7 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		expectReady(ctx, namespace, name)
 		expectTracking(v1.ChangedBlockTrackingEnabled)
 		backUp("third", backupv1alpha1.Full, "had no checkpoint of this run")
-	}, SpecTimeout(15*time.Minute))
+	}, specTimeout(15*time.Minute))
 
 	It("can be pulled, and continues from there only if all of it was read", func(ctx context.Context) {
 		const name, token = "pulled", "a-token-of-this-spec"
@@ -251,7 +251,7 @@ var _ = Describe("A backup of a VM", extended(2), func() {
 		Expect(len(changed)).To(BeNumerically("<", len(all)/2))
 		end(third, checkpoint)
 		Expect(vmi(ctx, namespace, name).Spec.UtilityVolumes).To(BeEmpty())
-	}, SpecTimeout(15*time.Minute))
+	}, specTimeout(15*time.Minute))
 })
 
 // trackedLabel is the label of VMs whose changed blocks are tracked.

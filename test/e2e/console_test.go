@@ -30,7 +30,7 @@ const guestBoot = "VIREO-GUEST-BOOT"
 // counter counts on a disk and on the console, once a second.
 const counter = `(n=0; while true; do n=$((n+1)); echo $n >/mnt/data/count; sync; echo "WORK $n." >/dev/console; sleep 1; done) &` + "\n"
 
-var countLine = regexp.MustCompile(`WORK (\d+)\.`)
+var countLine = regexp.MustCompile(`(?:WORK |guest-bare: second=)(\d+)[. ]`)
 
 // quietTime is how long a VM without changes is watched for writes.
 var quietTime = durationOr("VIREO_E2E_QUIET", 45*time.Second)
@@ -43,7 +43,7 @@ func durationOr(variable string, otherwise time.Duration) time.Duration {
 }
 
 // These specs share one guest for everything that a user does with a running VM.
-var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func() {
+var _ = Describe("A user of a running guest", kvmLinux(), Ordered, ContinueOnFailure, func() {
 	const name = "daily"
 	var (
 		namespace string
@@ -70,13 +70,13 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		expectReady(ctx, namespace, name)
 		Eventually(log).WithContext(ctx).WithTimeout(bootTimeout).
 			Should(And(ContainSubstring(guestReady), ContainSubstring("WORK 1.")))
-	}, NodeTimeout(8*time.Minute))
+	}, nodeTimeout(8*time.Minute))
 	AfterAll(func() {
 		if stop != nil {
 			stop()
 		}
 	})
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 
 	// count returns the last number that the guest has counted to.
 	count := func() int {
@@ -118,27 +118,27 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		expectOutput(ctx, second.Out, "AGAIN-43")
 		second.press("\x1d")
 		Eventually(second.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit(0))
-	}, SpecTimeout(4*time.Minute))
+	}, specTimeout(4*time.Minute))
 
 	It("takes a screenshot and connects to the screen over VNC", func(ctx context.Context) {
 		Expect(blueShare(ctx, namespace, name)).To(BeNumerically(">", 0.5), "the guest painted its screen blue")
 		width, height := expectScreen(ctx, vncProxy(ctx, namespace, name))
 		Expect(width).To(BeNumerically(">=", 640))
 		Expect(height).To(BeNumerically(">=", 350))
-	}, SpecTimeout(3*time.Minute))
+	}, specTimeout(3*time.Minute))
 
 	It("connects to the guest's web server over port-forward", func(ctx context.Context) {
 		address, _ := forward(ctx, namespace, name, ":80")
 		expectHello(ctx, address)
 		expectHello(ctx, address)
-	}, SpecTimeout(3*time.Minute))
+	}, specTimeout(3*time.Minute))
 
 	It("reads the guest agent's information", func(ctx context.Context) {
 		expectAgent(ctx, namespace, name, shortTimeout)
 		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("vireo-guest"))
 		Expect(expectVirtctl(ctx, "fslist", "-n", namespace, name)).To(ContainSubstring("/mnt/data"))
 		expectVirtctl(ctx, "userlist", "-n", namespace, name)
-	}, SpecTimeout(3*time.Minute))
+	}, specTimeout(3*time.Minute))
 
 	It("pauses the guest, which does nothing until it is unpaused, and then continues where it was",
 		func(ctx context.Context) {
@@ -156,7 +156,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 				Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "no number is missing and none is repeated")
 			}
 			expectSameGuest(ctx, instance)
-		}, SpecTimeout(4*time.Minute))
+		}, specTimeout(4*time.Minute))
 
 	It("freezes the guest's file systems, and the freeze ends with unfreeze or at its timeout", extended(2),
 		func(ctx context.Context) {
@@ -180,7 +180,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 			expectStopsCounting(ctx)
 			expectContinues(ctx)
 			Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
-		}, SpecTimeout(5*time.Minute))
+		}, specTimeout(5*time.Minute))
 
 	It("reboots the guest with softreboot and with reset, and the VMI stays the same", extended(2),
 		func(ctx context.Context) {
@@ -198,7 +198,7 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 			Expect(boots()).To(Equal(before + 2))
 			Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset does not shut the guest down")
 			expectSameGuest(ctx, instance)
-		}, SpecTimeout(9*time.Minute))
+		}, specTimeout(9*time.Minute))
 
 	It("does nothing, and no component writes VM, VMI or Pod", extended(3), func(ctx context.Context) {
 		versions := func() string {
@@ -216,14 +216,14 @@ var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func()
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).
 			Should(BeNumerically(">", 15*time.Second), "VM, VMI or Pod are still written to")
 		Consistently(versions).WithContext(ctx).WithTimeout(quietTime).WithPolling(time.Second).Should(Equal(before))
-	}, SpecTimeout(4*time.Minute+quietTime))
+	}, specTimeout(4*time.Minute+quietTime))
 })
 
 // The spec is Serial because it also ends the connections of other specs to virt-api.
 var _ = Describe("A user of a running guest when virt-api is replaced", Serial, func() {
 	It("keeps console and port, while the old Pods wait for them", func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "linked"
-		DeferCleanup(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+		DeferCleanup(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 		create(ctx, makeVM(namespace, name))
 		instance := expectReady(ctx, namespace, name)
 		at := openConsole(ctx, namespace, name)
@@ -234,7 +234,7 @@ var _ = Describe("A user of a running guest when virt-api is replaced", Serial, 
 		expectOutput(ctx, at.Out, "KEPT-44")
 		expectHello(ctx, address)
 		expectSameGuest(ctx, instance)
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })
 
 // expectSameGuest checks that a VMI has not been replaced, and runs.

@@ -50,7 +50,7 @@ var _ = Describe("A VM whose disk is a DataVolume", extended(1), func() {
 				Expect(instance.Status.VolumeStatus).To(ContainElement(And(
 					HaveField("Name", "root"), HaveField("PersistentVolumeClaimInfo.ClaimName", name))))
 			}
-		}, SpecTimeout(10*time.Minute))
+		}, specTimeout(10*time.Minute))
 })
 
 // withRootTemplate replaces the guest's disk by a DataVolume that is created with the VM.

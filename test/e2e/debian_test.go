@@ -104,14 +104,14 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 			Expect(kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")).
 				To(ContainSubstring("virtualmachine.kubevirt.io/debian created"))
 			address = expectReady(ctx, namespace, name).Status.Interfaces[0].IP
-		}, NodeTimeout(5*time.Minute))
-		AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+		}, nodeTimeout(5*time.Minute))
+		AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 
 		It("is configured by cloud-init, and accepts SSH from a Pod", func(ctx context.Context) {
 			peer := startPeer(ctx, namespace, "peer", "", "serve")
 			expectExec(ctx, peer, debianTimeout, ContainSubstring("CLOUD-INIT-RAN"),
 				"/tools", "ssh", address, "cat", "/var/lib/vireo-marker")
-		}, SpecTimeout(15*time.Minute))
+		}, specTimeout(15*time.Minute))
 
 		It("reports its operating system with the guest agent", func(ctx context.Context) {
 			Eventually(func(g Gomega) {
@@ -120,7 +120,7 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 				g.Expect(now.Status.GuestOSInfo.ID).To(Equal("debian"))
 			}).WithContext(ctx).WithTimeout(debianTimeout).WithPolling(2 * time.Second).Should(Succeed())
 			Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("Debian GNU/Linux"))
-		}, SpecTimeout(15*time.Minute))
+		}, specTimeout(15*time.Minute))
 
 		// runSSH runs a command in the guest from outside of the cluster.
 		runSSH := func(ctx context.Context, command string) string {
@@ -139,7 +139,7 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 				copied, err := os.ReadFile(downloaded)
 				Expect(err).NotTo(HaveOccurred())
 				Expect(string(copied)).To(Equal(strings.Repeat("vireo ", 100_000)))
-			}, SpecTimeout(5*time.Minute))
+			}, specTimeout(5*time.Minute))
 
 		It("receives datagrams over port-forward, and each sender gets its own response", func(ctx context.Context) {
 			runSSH(ctx, inBackground(udpEcho))
@@ -158,7 +158,7 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 					g.Expect(string(response[:n])).To(Equal("ECHO " + sender))
 				}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
 			}
-		}, SpecTimeout(4*time.Minute))
+		}, specTimeout(4*time.Minute))
 
 		It("accepts connections over VSOCK", func(ctx context.Context) {
 			if !hasVSOCK() {
@@ -176,5 +176,5 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(string(response)).To(Equal("ECHO one"))
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
-		}, SpecTimeout(4*time.Minute))
+		}, specTimeout(4*time.Minute))
 	})

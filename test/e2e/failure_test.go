@@ -5,6 +5,9 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -40,24 +43,24 @@ var _ = Describe("A VM that cannot start reports the reason", func() {
 				return strings.Join(strings.Fields(expectVirtctl(ctx, "explain", "-n", namespace, "broken")), " ")
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(ContainSubstring(explained))
 		},
-		Entry("when its claim is missing", SpecTimeout(5*time.Minute), withClaim("data", "nowhere"),
+		Entry("when its claim is missing", specTimeout(5*time.Minute), withClaim("data", "nowhere"),
 			v1.VirtualMachineStatusPvcNotFound,
 			HaveField("Message", ContainSubstring("nowhere")),
 			"! PersistentVolumeClaim nowhere, of the volume data, does not exist. What to do: Create it"),
-		Entry("when its image cannot be pulled", SpecTimeout(5*time.Minute), withImage("localhost/vireo/no-such-image:1"),
+		Entry("when its image cannot be pulled", specTimeout(5*time.Minute), withImage("localhost/vireo/no-such-image:1"),
 			v1.VirtualMachineStatusImagePullBackOff,
 			HaveField("Message", ContainSubstring("no-such-image")),
 			"! The image localhost/vireo/no-such-image:1 cannot be pulled."),
-		Entry("when no node is large enough", SpecTimeout(5*time.Minute), withMemory("4Ti"),
+		Entry("when no node is large enough", specTimeout(5*time.Minute), withMemory("4Ti"),
 			v1.VirtualMachineStatusUnschedulable,
 			And(HaveField("Type", v1.VirtualMachineInstanceConditionType(corev1.PodScheduled)),
 				HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("memory"))),
 			"! No node has enough memory for the VM. - 2 nodes: too little free memory What to do: Request less memory than 4"),
-		Entry("when its cloud-init Secret is missing", SpecTimeout(5*time.Minute), withUserDataSecret("nowhere"),
+		Entry("when its cloud-init Secret is missing", specTimeout(5*time.Minute), withUserDataSecret("nowhere"),
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("nowhere"))),
 			`for volume "cloudinit-udata" : secret "nowhere" not found What to do: Fix what the message names`),
-		Entry("when its cloud-init Secret lacks the key", extended(3), SpecTimeout(5*time.Minute), withUserDataSecret("without-userdata"),
+		Entry("when its cloud-init Secret lacks the key", extended(3), specTimeout(5*time.Minute), withUserDataSecret("without-userdata"),
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Type", v1.VirtualMachineInstanceSynchronized), HaveField("Status", corev1.ConditionFalse),
 				HaveField("Message", ContainSubstring("userdata"))),
@@ -80,7 +83,27 @@ var _ = Describe("A guest whose processes are killed", func() {
 			Expect(phases()).To(ContainElement(And(HaveField("Phase", v1.Failed), HaveField("Reason", reason))))
 			expectReady(ctx, namespace, "killed")
 		},
-		Entry("QEMU", SpecTimeout(8*time.Minute), "qemu-system-x86_64", Equal("GuestCrashed")),
-		Entry("libvirtd", extended(2), SpecTimeout(8*time.Minute), "libvirtd", Equal("LibvirtFailed")),
+		Entry("QEMU", specTimeout(8*time.Minute), "qemu-system-x86_64", Equal("GuestCrashed")),
+		Entry("libvirtd", extended(2), specTimeout(8*time.Minute), "libvirtd", Equal("LibvirtFailed")),
 	)
+
+	// With version 2 of control groups, the kernel kills all processes of a container that has no memory left.
+	It("fails with OOMKilled, and is restarted, when its Pod has no memory left", kvmLinux(), func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		create(ctx, makeVM(namespace, "killed"))
+		instance := expectReady(ctx, namespace, "killed")
+		qemu := processOf(ctx, instance, "qemu-system-x86_64")
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", qemu.PID))
+		Expect(err).NotTo(HaveOccurred())
+		group, unified := strings.CutPrefix(strings.TrimSpace(string(groups)), "0::")
+		if !unified {
+			Skip("the node has control groups of version 1")
+		}
+		expectConsole(ctx, namespace, "killed", bootTimeout, ContainSubstring(guestReady))
+		phases := watchPhases(ctx, instance)
+		Expect(os.WriteFile(filepath.Join("/sys/fs/cgroup", group, "memory.max"), []byte("16M"), 0)).To(Succeed())
+		expectNewInstance(ctx, instance)
+		Expect(phases()).To(ContainElement(And(HaveField("Phase", v1.Failed), HaveField("Reason", "OOMKilled"))))
+		expectReady(ctx, namespace, "killed")
+	}, specTimeout(8*time.Minute))
 })

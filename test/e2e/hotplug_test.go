@@ -33,7 +33,7 @@ done &
 var printedCount = regexp.MustCompile(`VIREO-COUNT (\d+)|VIREO-NO-DISK`)
 
 // Serial because replaced agents end the streams of other specs' guests.
-var _ = Describe("A volume of a running VM", extended(3), Serial, func() {
+var _ = Describe("A volume of a running VM", extended(3), kvmLinux(), Serial, func() {
 	const name, claim = "plugs", "data"
 	var namespace string
 
@@ -99,5 +99,5 @@ var _ = Describe("A volume of a running VM", extended(3), Serial, func() {
 		expectCount(ctx, above(last))
 		unplug(ctx)
 		Expect(launcherPod(ctx, vmi(ctx, namespace, name)).UID).To(Equal(before.UID))
-	}, SpecTimeout(10*time.Minute))
+	}, specTimeout(10*time.Minute))
 })

@@ -59,8 +59,8 @@ var _ = Describe("A guest whose image has another content on the target", extend
 			g.Expect(now.Status.MigrationState.MigrationUID).NotTo(Equal(failed))
 			g.Expect(now.Status.NodeName).To(Equal(other))
 		}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-	}, SpecTimeout(8*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
+	}, specTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, nodeTimeout(time.Minute))
 })
 
 // tagImage adds another name to an image on a node, and removes that name from any other image.

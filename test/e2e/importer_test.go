@@ -114,7 +114,7 @@ var _ = SynchronizedAfterSuite(func() {}, func(ctx context.Context) {
 	crd.SetAPIVersion("apiextensions.k8s.io/v1")
 	crd.SetKind("CustomResourceDefinition")
 	Expect(k8s.DeleteAllOf(ctx, crd, client.HasLabels{importerLabel})).To(Succeed())
-}, NodeTimeout(time.Minute))
+}, nodeTimeout(time.Minute))
 
 // importVolume creates and fills the claim of a DataVolume, and reports it in the status.
 func importVolume(ctx context.Context, dv *cdi.DataVolume) error {

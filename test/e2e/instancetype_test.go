@@ -80,9 +80,9 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 			Expect(vm.Spec.Instancetype).To(HaveValue(Equal(v1.InstancetypeMatcher{InferFromVolume: "root"})))
 			differences, _ := kubectlOutputs(ctx, manifest, "diff", "-n", namespace, "-f", "-")
 			Expect(differences).To(BeEmpty())
-		}, SpecTimeout(8*time.Minute))
+		}, specTimeout(8*time.Minute))
 
-	It("runs as Linux, as Windows and as a legacy guest, of u1 and of o1", func(ctx context.Context) {
+	It("runs as Linux, as Windows and as a legacy guest, of u1 and of o1", kvmLinux(), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		for _, vm := range []struct{ name, instancetype, preference string }{
 			{"linux", "u1.nano", "debian"}, {"windows", "o1.nano", "windows.2k12"}, {"legacy", "u1.nano", "legacy"},
@@ -101,9 +101,9 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 		Expect(windows.Spec.Domain.Features.Hyperv).NotTo(BeNil())
 		Expect(windows.Spec.Domain.Resources.Requests).To(
 			HaveKeyWithValue(corev1.ResourceMemory, BeComparableTo(resource.MustParse("256Mi"))))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
-	It("runs on CPUs and huge pages of its own as cx1", func(ctx context.Context) {
+	It("runs on CPUs and huge pages of its own as cx1", kvmLinux(), func(ctx context.Context) {
 		list := &corev1.NodeList{}
 		Expect(k8s.List(ctx, list, client.MatchingLabels{v1.CPUManager: "true"})).To(Succeed())
 		var pages resource.Quantity
@@ -116,7 +116,7 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 		namespace := newNamespace(ctx)
 		createTypedVM(ctx, namespace, "exclusive", "cx1.medium", "linux")
 		Expect(expectReady(ctx, namespace, "exclusive").Spec.Domain.CPU.DedicatedCPUPlacement).To(BeTrue())
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("starts as soon as a missing instance type exists, and virtctl explains and expands it", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -139,5 +139,5 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 			HaveField("Template.Spec.Domain.Devices.Disks", ConsistOf(HaveField("Disk.Bus", v1.DiskBusVirtio)))))
 		differences, _ := kubectlOutputs(ctx, manifest, "diff", "-n", namespace, "-f", "-")
 		Expect(differences).To(BeEmpty())
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })

@@ -34,7 +34,7 @@ var _ = Describe("Stopping a guest", func() {
 		Eventually(log).WithContext(ctx).WithTimeout(bootTimeout).Should(ContainSubstring(guestShutdown))
 		expectGone(ctx, instance)
 		expectStopped(ctx, namespace, "graceful")
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("shuts the guest down when its Pod is deleted, and restarts it", extended(2), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -46,7 +46,7 @@ var _ = Describe("Stopping a guest", func() {
 		Eventually(log).WithContext(ctx).WithTimeout(bootTimeout).Should(ContainSubstring(guestShutdown))
 		expectNewInstance(ctx, instance)
 		expectReady(ctx, namespace, "evicted")
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("destroys a guest that does not shut down within the grace period", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -58,16 +58,16 @@ var _ = Describe("Stopping a guest", func() {
 		expectGone(ctx, instance)
 		expectStopped(ctx, namespace, "unresponsive")
 		Expect(log()).NotTo(ContainSubstring(guestShutdown))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })
 
-var _ = Describe("A guest that powers itself off", func() {
+var _ = Describe("A guest that powers itself off", kvmLinux(), func() {
 	It("is restarted with run strategy Always", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "always", withUserData(powerOff)))
 		instance := expectReady(ctx, namespace, "always")
 		expectNewInstance(ctx, instance)
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("stays Succeeded with run strategy Manual", extended(1), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -81,7 +81,7 @@ var _ = Describe("A guest that powers itself off", func() {
 			WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(pollInterval).
 			Should(And(HaveField("UID", alone.UID), HaveField("Status.Phase", v1.Succeeded)))
 		expectStopped(ctx, namespace, "manual")
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })
 
 // expectStopped waits until a VM's printableStatus is Stopped.

@@ -46,8 +46,8 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			Skip("migrations need two nodes")
 		}
 		n.start(ctx)
-	}, NodeTimeout(8*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
+	}, nodeTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, nodeTimeout(time.Minute))
 
 	It("keeps its count, its log and its TCP connection, and announces its new node on the network",
 		func(ctx context.Context) {
@@ -75,7 +75,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			if migrationsReport != "" {
 				report.write(migrationsReport)
 			}
-		}, SpecTimeout(8*time.Minute+time.Duration(migrations)*time.Minute))
+		}, specTimeout(8*time.Minute+time.Duration(migrations)*time.Minute))
 
 	It("has the same disks, and responds over console, port-forward and guest agent after the migrations",
 		func(ctx context.Context) {
@@ -92,20 +92,18 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 			expectHello(ctx, address)
 			expectAgent(ctx, n.namespace, n.name, shortTimeout)
 			Expect(kubectl(ctx, "", "get", "vmim", "-n", n.namespace)).To(MatchRegexp(`(?m)^NAME +PHASE +VMI\n(kubevirt-migrate-vm-\S+ +Succeeded +migrating\n)+$`))
-		}, SpecTimeout(4*time.Minute))
+		}, specTimeout(4*time.Minute))
 
 	DescribeTable("stays on the source when the migration is aborted during the transfer", n.expectStays,
-		Entry("with virtctl migrate-cancel", SpecTimeout(4*time.Minute), func(ctx context.Context) {
+		Entry("with virtctl migrate-cancel", specTimeout(4*time.Minute), func(ctx context.Context) {
 			expectVirtctl(ctx, "migrate-cancel", "-n", n.namespace, n.name)
 		}),
-		Entry("by deleting the migration", extended(1), SpecTimeout(4*time.Minute), func(ctx context.Context) {
+		Entry("by deleting the migration", extended(1), specTimeout(4*time.Minute), func(ctx context.Context) {
 			Expect(k8s.Delete(ctx, n.migration(ctx))).To(Succeed())
 		}))
 
 	It("is switched to post-copy if pre-copy takes too long", extended(3), func(ctx context.Context) {
-		if _, err := os.Stat(launcherpod.PostCopyDevice); err != nil {
-			Skip("this kernel is older than Linux 6.1: " + err.Error())
-		}
+		needPostCopy()
 		n.limit(ctx, "4Mi", func(p *migrationsv1alpha1.MigrationPolicySpec) {
 			p.AllowPostCopy, p.CompletionTimeoutPerGiB = ptr.To(true), ptr.To[int64](3)
 		})
@@ -119,12 +117,12 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 		n.expectLog(ctx)
 		Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
 			ContainSubstring("The migration does not converge (post-copy): not completed after 3s"))
-	}, SpecTimeout(4*time.Minute))
+	}, specTimeout(4*time.Minute))
 
 	It("migrates from a drained node, while guests with other eviction strategies are shut down", extended(1),
 		func(ctx context.Context) {
 			node := vmi(ctx, n.namespace, n.name).Status.NodeName
-			DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
+			DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, nodeTimeout(time.Minute))
 			drain := []string{"drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--force"}
 
 			By("refusing the eviction of a guest that cannot migrate, with the reason")
@@ -155,7 +153,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 				expectNewInstance(ctx, before)
 				Expect(expectPhase(ctx, n.namespace, name, v1.Running).Status.NodeName).NotTo(Equal(node))
 			}
-		}, SpecTimeout(8*time.Minute))
+		}, specTimeout(8*time.Minute))
 })
 
 // migratingGuest is a guest that is migrated, with the observations of the specs.
@@ -183,7 +181,7 @@ func (n *migratingGuest) start(ctx context.Context) {
 	n.network = v1.Migration
 	other := nodes(ctx)[1]
 	kubectl(ctx, "", "cordon", other)
-	DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", other) }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", other) }, nodeTimeout(time.Minute))
 	claim := makeClaim(n.namespace, "log", corev1.PersistentVolumeBlock)
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 	create(ctx, claim, makeVM(n.namespace, n.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withSecondNIC,
@@ -294,6 +292,14 @@ func (n *migratingGuest) expectMigration(ctx context.Context, request func(conte
 	return times
 }
 
+// needPostCopy skips a spec on a machine whose kernel does not support post-copy without privileges.
+func needPostCopy() {
+	GinkgoHelper()
+	if _, err := os.Stat(launcherpod.PostCopyDevice); err != nil {
+		Skip("this kernel is older than Linux 6.1: " + err.Error())
+	}
+}
+
 // events returns the namespace's events.
 func (n *migratingGuest) events(ctx context.Context) string {
 	return kubectl(ctx, "", "get", "events", "-n", n.namespace)
@@ -311,7 +317,7 @@ func (n *migratingGuest) limit(
 		do(&policy.Spec)
 	}
 	create(ctx, policy)
-	DeferCleanup(func(ctx context.Context) error { return k8s.Delete(ctx, policy) }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx context.Context) error { return k8s.Delete(ctx, policy) }, nodeTimeout(time.Minute))
 }
 
 // expectStays starts a slow migration, aborts it during the transfer, and checks that the guest runs on the source.

@@ -98,8 +98,8 @@ var _ = Describe("Prometheus", Ordered, Serial, extended(3), func() {
 			Skip("one of the guests migrates")
 		}
 		m.start(ctx)
-	}, NodeTimeout(6*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, m.namespace) }, NodeTimeout(time.Minute))
+	}, nodeTimeout(6*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, m.namespace) }, nodeTimeout(time.Minute))
 
 	It("has a value for each recording rule", func(ctx context.Context) {
 		migration := m.migrateSlowly(ctx)
@@ -108,12 +108,12 @@ var _ = Describe("Prometheus", Ordered, Serial, extended(3), func() {
 			g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(migration), migration)).To(Succeed())
 			g.Expect(migration.Status.Phase).To(Equal(v1.MigrationSucceeded))
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-	}, SpecTimeout(4*time.Minute))
+	}, specTimeout(4*time.Minute))
 
 	It("has data for each query of the dashboards", func(ctx context.Context) {
 		Eventually(func(g Gomega) { m.expectDashboards(ctx, g) }).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(
 			time.Second).Should(Succeed())
-	}, SpecTimeout(3*time.Minute))
+	}, specTimeout(3*time.Minute))
 
 	It("fires and resolves each alert that can be provoked, and no other", func(ctx context.Context) {
 		expectAllAlertsCovered(ctx, m.prometheusServer, m.rules.Alerts())
@@ -132,7 +132,7 @@ var _ = Describe("Prometheus", Ordered, Serial, extended(3), func() {
 		release(ctx, m.namespace)
 		m.expectFiring(ctx, ContainElement(stopAlert))
 		m.expectFiring(ctx, BeEmpty())
-	}, SpecTimeout(6*time.Minute))
+	}, specTimeout(6*time.Minute))
 })
 
 // start creates the VMs, and starts Prometheus.
@@ -159,7 +159,7 @@ func (m *monitored) start(ctx context.Context) {
 	held := makeVM(m.namespace, "held", withRunStrategy(v1.RunStrategyHalted))
 	held.Finalizers = []string{heldFinalizer}
 	create(ctx, makeVM(m.namespace, "low", withUserData(lowScript)), held)
-	DeferCleanup(func(ctx context.Context) { release(ctx, m.namespace) }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx context.Context) { release(ctx, m.namespace) }, nodeTimeout(time.Minute))
 	Expect(k8s.Delete(ctx, held)).To(Succeed())
 	for _, name := range []string{"busy", "low"} {
 		expectReady(ctx, m.namespace, name)
@@ -175,7 +175,7 @@ func (m *monitored) install(ctx context.Context) *monitorSpec {
 		kubectl(ctx, "", "delete", "--ignore-not-found", "-f", operatorKinds)
 		expectGone(ctx, role)
 		setMonitor(ctx, nil, nil)
-	}, NodeTimeout(2*time.Minute))
+	}, nodeTimeout(2*time.Minute))
 	setMonitor(ctx, m.namespace, monitorAccount)
 	kubectl(ctx, "", "apply", "--server-side", "-f", operatorKinds)
 
@@ -277,7 +277,7 @@ func (m *monitored) migrateSlowly(ctx context.Context) *v1.VirtualMachineInstanc
 	policy.Spec.BandwidthPerMigration = ptr.To(resource.MustParse("4Mi"))
 	migration := builder.MakeMigration("slow", "low").Namespace(m.namespace).Obj()
 	create(ctx, policy, migration)
-	DeferCleanup(func(ctx context.Context) error { return k8s.Delete(ctx, policy) }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx context.Context) error { return k8s.Delete(ctx, policy) }, nodeTimeout(time.Minute))
 	return migration
 }
 

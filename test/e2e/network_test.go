@@ -43,7 +43,7 @@ var _ = Describe("A guest on the network", func() {
 
 	It("connects to a Pod on another node and is reachable through a Service, with masquerade", func(ctx context.Context) {
 		reaches(ctx, func(*v1.VirtualMachine) {})
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("connects to a Pod on another node and is reachable through a Service, with bridge", extended(3),
 		func(ctx context.Context) {
@@ -51,7 +51,7 @@ var _ = Describe("A guest on the network", func() {
 				spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{
 					Bridge: &v1.InterfaceBridge{}}
 			})
-		}, SpecTimeout(8*time.Minute))
+		}, specTimeout(8*time.Minute))
 
 	It("opens only the ports that the interface lists", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
@@ -65,5 +65,5 @@ var _ = Describe("A guest on the network", func() {
 		expectExec(ctx, peer, bootTimeout, ContainSubstring("hello from"), "/tools", "get", "http://"+ip+"/")
 		_, err := execIn(ctx, peer, "/tools", "get", "http://"+ip+":81/")
 		Expect(err).To(HaveOccurred(), "port 81 is not listed and accepts connections")
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })

@@ -109,8 +109,8 @@ var _ = Describe("An interface of a running VM", Serial, extended(1), func() {
 			n.expectFollowed(ctx)
 			n.expectCounts(ctx)
 			AddReportEntry("numbers without a gap", fmt.Sprint(n.expectAllCounted()))
-		}, SpecTimeout(15*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
+		}, specTimeout(15*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, nodeTimeout(time.Minute))
 })
 
 // nicGuest is a guest whose second interface is plugged and unplugged.

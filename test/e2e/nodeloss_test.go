@@ -59,9 +59,9 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1),
 			setNetwork(ctx, "mend", node)
 			setOutOfService(ctx, node, false)
 			expectNodeBack(ctx, node)
-		}, NodeTimeout(3*time.Minute))
-	}, NodeTimeout(4*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+		}, nodeTimeout(3*time.Minute))
+	}, nodeTimeout(4*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 
 	It("keeps running, and the VMI is Ready again when the node is reconnected", func(ctx context.Context) {
 		cut := disconnect(ctx, node)
@@ -85,7 +85,7 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1),
 		reportTime("the VMI was Ready again", reconnected)
 		Expect(vmi(ctx, namespace, "vm").UID).To(Equal(instance.UID))
 		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu), "the same QEMU, and no other")
-	}, SpecTimeout(6*time.Minute))
+	}, specTimeout(6*time.Minute))
 
 	It("starts on another node when its node is declared out of service, and the old one is destroyed when that is reconnected", func(ctx context.Context) {
 		cut := disconnect(ctx, node)
@@ -124,7 +124,7 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, extended(1),
 		expectNodeBack(ctx, node)
 		Expect(vmi(ctx, namespace, "vm").UID).To(Equal(next.UID))
 		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(successor))
-	}, SpecTimeout(5*time.Minute))
+	}, specTimeout(5*time.Minute))
 })
 
 // withPreferredNode prefers a node for a VM.

@@ -67,7 +67,7 @@ var _ = Describe("The costs of hotplug", func() {
 		}
 		needLocalNodes()
 		g := &pluggedGuest{migratingGuest: countingGuest("measured"), places: map[string]string{}}
-		DeferCleanup(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, NodeTimeout(time.Minute))
+		DeferCleanup(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, nodeTimeout(time.Minute))
 		g.start(ctx, withMemory("1Gi"), withUserData(plugLogger+sizeReporter))
 		g.plug(ctx, "files")
 		pods := g.followAttachments(ctx)
@@ -90,7 +90,7 @@ var _ = Describe("The costs of hotplug", func() {
 			report.Steps = append(report.Steps, g.measureStep(ctx, step.name, step.patch, step.seen))
 		}
 		report.publish()
-	}, SpecTimeout(12*time.Minute+time.Duration(plugRounds)*time.Minute))
+	}, specTimeout(12*time.Minute+time.Duration(plugRounds)*time.Minute))
 })
 
 // attachmentTimes are when attachment Pods were seen, by the name of their volume: the newest of each. The API's own

@@ -81,8 +81,8 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 	BeforeAll(func(ctx context.Context) {
 		needLocalNodes()
 		g.start(ctx, withEmptyDrive("drive"), withUserData(plugLogger+plugReporter))
-	}, NodeTimeout(8*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, NodeTimeout(time.Minute))
+	}, nodeTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, g.namespace) }, nodeTimeout(time.Minute))
 
 	It("keeps both logs while one volume is plugged and unplugged again and again, and the agent is replaced",
 		func(ctx context.Context) {
@@ -102,7 +102,7 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 			AddReportEntry("logs on hotplugged volumes",
 				fmt.Sprintf("%d rounds, %d records on the file system, %d on the device",
 					plugRounds, g.records(ctx, "files"), g.records(ctx, "block")))
-		}, SpecTimeout(6*time.Minute+time.Duration(plugRounds)*time.Minute))
+		}, specTimeout(6*time.Minute+time.Duration(plugRounds)*time.Minute))
 
 	It("has larger disks when the claims grow", func(ctx context.Context) {
 		g.needPlugged(ctx, "block", "files")
@@ -112,7 +112,7 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 			g.expectPrinted(ctx, "VIREO-SIZES", MatchRegexp(size))
 			g.expectLogged(ctx, name, g.records(ctx, name))
 		}
-	}, SpecTimeout(4*time.Minute))
+	}, specTimeout(4*time.Minute))
 
 	It("keeps its disks and logs in a migration, and releases a disk on the target", func(ctx context.Context) {
 		if len(nodes(ctx)) < 2 {
@@ -129,7 +129,7 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 		g.plug(ctx, "block")
 		g.expectLogged(ctx, "files", g.records(ctx, "files"))
 		g.expectAllCounted()
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("gets a medium in its CD-ROM drive, another one, and none", func(ctx context.Context) {
 		g.expectPrinted(ctx, "VIREO-MEDIUM", Equal("none"))
@@ -155,7 +155,7 @@ var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial,
 		g.expectNoVolume(ctx, "drive")
 		Expect(launcherPod(ctx, vmi(ctx, g.namespace, g.name)).UID).To(Equal(pod.UID))
 		Expect(g.vm(ctx).Status.Conditions).NotTo(ContainElement(HaveField("Type", v1.VirtualMachineRestartRequired)))
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 })
 
 // pluggedGuest is a guest with hotplugged volumes. Each is on the claim of its name.

@@ -155,5 +155,5 @@ var _ = Describe("A pool", extended(2), func() {
 			Should(BeTrue(), "the VMI of the replaced VM stays")
 		f.expectReady(ctx, 6)
 		Expect(f.claim(ctx, 2).UID).NotTo(Equal(failing.UID), "a replacement gets a new disk")
-	}, SpecTimeout(12*time.Minute))
+	}, specTimeout(12*time.Minute))
 })

@@ -72,8 +72,8 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 		Expect(moving.instance.Status.NodeName).NotTo(Equal(staying.instance.Status.NodeName))
 		first = moving.launcher(ctx, launcherImage(previous))
 		calls = callRepeatedly(context.Background(), namespace)
-	}, NodeTimeout(12*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+	}, nodeTimeout(12*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 	AfterAll(func() {
 		if calls != nil {
 			Expect(calls()).To(BeEmpty(), "a call and its retry a second later failed")
@@ -93,11 +93,11 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 		expectUndisturbed(ctx, guests, func() { install(ctx, presentManifests, imageTag) })
 		create(ctx, makeVM(namespace, "new"))
 		expectReady(ctx, namespace, "new")
-	}, SpecTimeout(16*time.Minute))
+	}, specTimeout(16*time.Minute))
 
 	It("lets a guest migrate to the new launcher", func(ctx context.Context) {
 		expectMigrates(ctx, imageTag)
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("is taken back by the old manifests", func(ctx context.Context) {
 		expectUndisturbed(ctx, guests, func() {
@@ -114,11 +114,11 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 		})
 		create(ctx, makeVM(namespace, "old"))
 		expectReady(ctx, namespace, "old")
-	}, SpecTimeout(16*time.Minute))
+	}, specTimeout(16*time.Minute))
 
 	It("lets the guest migrate back to the old launcher", func(ctx context.Context) {
 		expectMigrates(ctx, previous)
-	}, SpecTimeout(8*time.Minute))
+	}, specTimeout(8*time.Minute))
 
 	It("by the KubeVirt object stops at a broken agent, and is taken back by one change of it", func(ctx context.Context) {
 		kubectl(ctx, prerequisites(presentManifests), "apply", "--server-side", "-f", "-")
@@ -128,7 +128,7 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 			setVersion(ctx, "")
 			expectRolledOut(ctx, previous)
 		})
-	}, SpecTimeout(20*time.Minute))
+	}, specTimeout(20*time.Minute))
 
 	It("replaces all components by the KubeVirt object", func(ctx context.Context) {
 		if !hasBroker(previousManifests) || !apart {
@@ -141,7 +141,7 @@ var _ = Describe("An upgrade from the previous release", Ordered, Serial, Label(
 		for _, n := range guests {
 			n.expectAllCounted()
 		}
-	}, SpecTimeout(16*time.Minute))
+	}, specTimeout(16*time.Minute))
 })
 
 func launcherImage(version string) string { return registry + "/virt-launcher:" + version }

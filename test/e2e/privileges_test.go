@@ -25,7 +25,7 @@ import (
 const noCapabilities = "0000000000000000"
 
 // What the kernel says about the two halves of the node agent, whatever their manifests contain.
-var _ = Describe("The node agent", func() {
+var _ = Describe("The node agent", kvmLinux(), func() {
 	It("has no privilege in the process that handles what guests send", func(ctx context.Context) {
 		needLocalNodes()
 		for _, pod := range podsOfComponent(ctx, "virt-handler") {
@@ -54,7 +54,7 @@ var _ = Describe("The node agent", func() {
 			Expect(fieldsOf(said)).To(HaveLen(5))
 			Expect(fieldsOf(said)).To(HaveEach(noCapabilities))
 		}
-	}, SpecTimeout(2*time.Minute))
+	}, specTimeout(2*time.Minute))
 
 	It("has neither a token nor a network in the processes with privileges, and each only its own capabilities",
 		func(ctx context.Context) {
@@ -79,7 +79,7 @@ var _ = Describe("The node agent", func() {
 					}
 				}
 			}
-		}, SpecTimeout(2*time.Minute))
+		}, specTimeout(2*time.Minute))
 })
 
 // podsOfComponent returns the Pods of a component, of which there are some.

@@ -81,5 +81,5 @@ var _ = Describe("A replica set", extended(3), func() {
 				WithContext(ctx).WithTimeout(5 * time.Second).WithPolling(pollInterval).
 				Should(And(HaveField("DeletionTimestamp", BeNil()), HaveField("OwnerReferences", BeEmpty()),
 					HaveField("UID", last.UID)))
-		}, SpecTimeout(15*time.Minute))
+		}, specTimeout(15*time.Minute))
 })

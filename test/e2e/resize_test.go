@@ -28,7 +28,7 @@ done &
 
 var printedSize = regexp.MustCompile(`VIREO-GUEST-SIZE (\d+) CPU (\d+) MiB`)
 
-var _ = Describe("A running VM", extended(3), func() {
+var _ = Describe("A running VM", extended(3), kvmLinux(), func() {
 	var namespace string
 	const name = "grows"
 
@@ -119,6 +119,6 @@ var _ = Describe("A running VM", extended(3), func() {
 				g.Expect(vm.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1.VirtualMachineRestartRequired)))
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 			Expect(launcherPod(ctx, grown).UID).To(Equal(before.UID))
-		}, SpecTimeout(8*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+		}, specTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, nodeTimeout(time.Minute))
 })

@@ -47,7 +47,7 @@ var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func()
 			DeferCleanup(func(ctx context.Context) {
 				setVersion(ctx, "")
 				expectRolledOut(ctx, imageTag)
-			}, NodeTimeout(rolloutTimeout+time.Minute))
+			}, nodeTimeout(rolloutTimeout+time.Minute))
 			calls := callRepeatedly(ctx, namespace)
 
 			for _, step := range []struct{ what, version string }{
@@ -70,7 +70,7 @@ var _ = Describe("An update by the KubeVirt object", Serial, extended(3), func()
 
 			expectSameLauncher(ctx, guest, launcher.UID)
 			Expect(calls()).To(BeEmpty(), "a call and its retry a second later failed")
-		}, SpecTimeout(20*time.Minute))
+		}, specTimeout(20*time.Minute))
 })
 
 // expectSameLauncher checks that a guest runs in the same Pod as before, and that nothing in it was restarted.
@@ -87,7 +87,7 @@ func expectSameLauncher(ctx context.Context, guest *v1.VirtualMachineInstance, p
 // has the former version.
 func expectStopsAtAgent(ctx context.Context, before string) {
 	GinkgoHelper()
-	Eventually(kubeVirt).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).
+	Eventually(kubeVirt).WithContext(ctx).WithTimeout(scaled(rolloutTimeout)).WithPolling(pollInterval).
 		Should(haveCondition(v1.KubeVirtConditionDegraded, And(
 			HaveField("Reason", "DeploymentFailed"), HaveField("Message", And(ContainSubstring(`Pod "virt-handler-`), ContainSubstring(`container virt-handler`))))))
 	Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=FailedUpdate")).
@@ -136,7 +136,7 @@ func expectRolledOut(ctx context.Context, version string) {
 		g.Expect(kv.Status.ObservedGeneration).To(HaveValue(Equal(kv.Generation)))
 		g.Expect(kv.Status.ObservedKubeVirtVersion).To(Equal(version))
 		g.Expect(kv).To(haveCondition(v1.KubeVirtConditionProgressing, HaveField("Status", corev1.ConditionFalse)))
-	}).WithContext(ctx).WithTimeout(rolloutTimeout).WithPolling(pollInterval).Should(Succeed())
+	}).WithContext(ctx).WithTimeout(scaled(rolloutTimeout)).WithPolling(pollInterval).Should(Succeed())
 	for _, component := range []string{"virt-controller", "virt-api", "virt-handler"} {
 		Expect(imagesOf(ctx, component)).To(And(Not(BeEmpty()), HaveEach(HaveSuffix(":"+version))), component)
 	}

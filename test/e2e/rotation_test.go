@@ -45,7 +45,7 @@ var _ = Describe("A rotation of all authorities and certificates", Serial, SpecP
 
 		By("setting lifetimes of minutes")
 		start, configured := time.Now(), kubeVirt(ctx).Spec.CertificateRotationStrategy
-		DeferCleanup(func(ctx context.Context) { setRotation(ctx, configured) }, NodeTimeout(time.Minute))
+		DeferCleanup(func(ctx context.Context) { setRotation(ctx, configured) }, nodeTimeout(time.Minute))
 		setRotation(ctx, v1.KubeVirtCertificateRotateStrategy{SelfSigned: &v1.KubeVirtSelfSignConfiguration{
 			CA: lifetime(shortAuthority, shortOverlap), Server: lifetime(shortCertificate, shortRenewBefore),
 		}})
@@ -72,7 +72,7 @@ var _ = Describe("A rotation of all authorities and certificates", Serial, SpecP
 		Expect(kubeVirt(ctx)).To(haveCondition(v1.KubeVirtConditionDegraded, HaveField("Status", corev1.ConditionFalse)))
 		Expect(kubectl(ctx, "", "get", "events", "-n", "kubevirt", "--field-selector", "reason=CertificateRotationOverdue")).
 			To(ContainSubstring("No resources found"))
-	}, SpecTimeout(18*time.Minute))
+	}, specTimeout(18*time.Minute))
 })
 
 func lifetime(duration, renewBefore time.Duration) *v1.CertConfig {

@@ -56,7 +56,7 @@ func installSecondNetwork(ctx context.Context, namespace string) {
 	DeferCleanup(func(ctx context.Context) {
 		multus(ctx, "off")
 		kubectl(ctx, "", "delete", "--ignore-not-found", "-f", "testdata/multus.yaml")
-	}, NodeTimeout(2*time.Minute))
+	}, nodeTimeout(2*time.Minute))
 	// containerd reloads the directory of CNI configurations with a delay.
 	for i, node := range nodes(ctx) {
 		tries := 0
@@ -99,7 +99,7 @@ func useMigrationNetwork(ctx context.Context) {
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	}
 	set(ctx, strconv.Quote(migrationNetwork))
-	DeferCleanup(func(ctx context.Context) { set(ctx, "null") }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx context.Context) { set(ctx, "null") }, nodeTimeout(time.Minute))
 }
 
 // expectReceivedOverMigrationNetwork checks how many bytes each interface of the guest's Pod has received.

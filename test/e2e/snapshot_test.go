@@ -99,7 +99,7 @@ var _ = Describe("Snapshots of a VM", extended(1), func() {
 				g.Expect(k8s.List(ctx, remaining, client.InNamespace(namespace))).To(Succeed())
 				g.Expect(remaining.Items).To(BeEmpty())
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-		}, SpecTimeout(20*time.Minute))
+		}, specTimeout(20*time.Minute))
 })
 
 // needSnapshots skips the spec if the cluster's volumes have no snapshots.

@@ -83,7 +83,7 @@ var _ = Describe("The costs of snapshots", func() {
 			report.VMs = append(report.VMs, measureSnapshots(ctx, disks))
 		}
 		report.publish()
-	}, SpecTimeout(30*time.Minute+time.Duration(snapshotRounds)*10*time.Minute))
+	}, specTimeout(30*time.Minute+time.Duration(snapshotRounds)*10*time.Minute))
 })
 
 // measureSnapshots measures the snapshots of a VM: alternately one by Vireo, and one by virsh and VolumeSnapshots.

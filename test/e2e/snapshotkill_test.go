@@ -38,7 +38,7 @@ var _ = Describe("A guest of which a snapshot is taken", Serial, extended(1), fu
 		g.killDuringFreeze(ctx, "frozen", func(record *v1.SnapshotFreezeRecord) bool {
 			return record != nil && record.Stage != v1.SnapshotFreezeRequested
 		})
-	}, SpecTimeout(15*time.Minute))
+	}, specTimeout(15*time.Minute))
 })
 
 // killDuringFreeze takes a snapshot, and kills all components when its freeze has reached a point, of which the record

@@ -113,7 +113,7 @@ var _ = Describe("Snapshots of a guest that writes", Label("extended"), func() {
 		checkRestored(ctx, namespace, "files", "log", withAgent)
 		checkRestored(ctx, namespace, "blocks", "raw", withAgent)
 		checkRestored(ctx, namespace, "blocks", "raw", without)
-	}, SpecTimeout(70*time.Minute))
+	}, specTimeout(70*time.Minute))
 })
 
 // takenUnderLoad is a snapshot, and the number of records that had reached the disks before it was requested.

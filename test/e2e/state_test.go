@@ -129,5 +129,5 @@ var _ = Describe("Persistent EFI variables and TPM", extended(3), func() {
 
 		Expect(k8s.Delete(ctx, vm)).To(Succeed())
 		expectGone(ctx, claim)
-	}, SpecTimeout(12*time.Minute))
+	}, specTimeout(12*time.Minute))
 })

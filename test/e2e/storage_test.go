@@ -62,5 +62,5 @@ var _ = Describe("A disk", func() {
 		expectReady(ctx, namespace, "keeper")
 		expectConsole(ctx, namespace, "keeper", bootTimeout, And(
 			MatchRegexp(bootsOn("files", 2)), MatchRegexp(bootsOn("block", 2)), MatchRegexp(bootsOn("scratch", 1))))
-	}, SpecTimeout(10*time.Minute))
+	}, specTimeout(10*time.Minute))
 })

@@ -82,7 +82,7 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 		expectVirtctl(ctx, "restart", "-n", namespace, name, "--force", "--grace-period=0")
 		expectNewInstance(ctx, before)
 		expectReady(ctx, namespace, name)
-	}, SpecTimeout(6*time.Minute+time.Duration(rounds)*time.Minute))
+	}, specTimeout(6*time.Minute+time.Duration(rounds)*time.Minute))
 
 	It("keeps run strategy Manual", extended(1), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "manual"
@@ -95,7 +95,7 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 			forceStop(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyManual)
 		}
-	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+	}, specTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
 	It("keeps run strategy RerunOnFailure, which starts it at first", extended(2), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "rerun"
@@ -108,7 +108,7 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 			forceStop(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyRerunOnFailure)
 		}
-	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+	}, specTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
 	It("starts each time its run strategy becomes Once, and becomes Halted when it is stopped", extended(3),
 		func(ctx context.Context) {
@@ -120,7 +120,7 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 				forceStop(ctx, namespace, name)
 				expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
 			}
-		}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+		}, specTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
 	It("backs off while its starts fail, and starts when they succeed", extended(1), func(ctx context.Context) {
 		needLocalNodes()
@@ -140,7 +140,7 @@ var _ = Describe("A VM that is started and stopped with virtctl", func() {
 		stop()
 		expectReady(ctx, namespace, name)
 		Eventually(read).WithContext(ctx).WithTimeout(shortTimeout).Should(HaveField("Status.StartFailure", BeNil()))
-	}, SpecTimeout(9*time.Minute))
+	}, specTimeout(9*time.Minute))
 })
 
 // killLaunchers kills each virt-launcher of a namespace as soon as it runs, until the returned function is called.
@@ -327,7 +327,7 @@ var _ = Describe("The subresources of VMs", func() {
 			err := r.request(ctx, as(only))
 			Expect(apierrors.IsForbidden(err)).To(BeFalse(), "a user with the right to %s may not: %v", what, err)
 		}
-	}, SpecTimeout(5*time.Minute))
+	}, specTimeout(5*time.Minute))
 
 	It("are served to kubectl and virtctl", func(ctx context.Context) {
 		Expect(kubectl(ctx, "", "get", "--raw", subresourcesAPI)).To(ContainSubstring(`"virtualmachineinstances/console"`))
@@ -345,5 +345,5 @@ var _ = Describe("The subresources of VMs", func() {
 		console := right{resource: "virtualmachineinstances/console", verb: "get"}
 		Eventually(allowed).WithArguments(ctx, namespace, "operator", console).WithTimeout(shortTimeout).Should(BeTrue())
 		Expect(allowed(ctx, namespace, "somebody-else", console)).To(BeFalse())
-	}, SpecTimeout(2*time.Minute))
+	}, specTimeout(2*time.Minute))
 })

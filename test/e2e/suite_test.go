@@ -28,6 +28,7 @@ import (
 	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
 	"github.com/vireo-project/vireo/api/csi"
 	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	instancetypev1 "github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
@@ -37,12 +38,23 @@ import (
 
 // How long guests and the control plane may take on a busy computer with two cores and software emulation. These only
 // limit a hang; no spec asserts how fast something is.
-const (
-	shortTimeout  = 90 * time.Second
-	bootTimeout   = 4 * time.Minute
-	debianTimeout = 12 * time.Minute
-	pollInterval  = 500 * time.Millisecond
+var (
+	shortTimeout  = scaled(90 * time.Second)
+	bootTimeout   = scaled(4 * time.Minute)
+	debianTimeout = scaled(12 * time.Minute)
 )
+
+const pollInterval = 500 * time.Millisecond
+
+// slowness is the factor of all timeouts, for a cluster whose processors are emulated.
+var slowness = numberOr("VIREO_E2E_SLOWNESS", 1)
+
+func scaled(timeout time.Duration) time.Duration { return time.Duration(slowness) * timeout }
+
+// specTimeout limits a spec, and nodeTimeout what is set up or cleaned up for it.
+func specTimeout(limit time.Duration) SpecTimeout { return SpecTimeout(scaled(limit)) }
+
+func nodeTimeout(limit time.Duration) NodeTimeout { return NodeTimeout(scaled(limit)) }
 
 var (
 	restConfig *rest.Config
@@ -84,6 +96,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	Expect(instancetypev1.AddToScheme(scheme)).To(Succeed())
 	Expect(migrationsv1alpha1.AddToScheme(scheme)).To(Succeed())
 	Expect(poolv1.AddToScheme(scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme)).To(Succeed())
@@ -107,4 +120,4 @@ var _ = BeforeSuite(func(ctx context.Context) {
 		g.Expect(k8s.List(ctx, nodes, client.MatchingLabels{v1.NodeSchedulable: "true"})).To(Succeed())
 		g.Expect(nodes.Items).NotTo(BeEmpty(), "no node is schedulable for VMs")
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-}, NodeTimeout(6*time.Minute))
+}, nodeTimeout(6*time.Minute))

@@ -65,7 +65,7 @@ var _ = Describe("Guests after a change of the launcher image", Serial, extended
 			u.expectMigrations(ctx, 2)
 			AddReportEntry("launchers",
 				fmt.Sprintf("present %s\nprevious %s, of commit %s", first.program, second.program, second.commit))
-		}, SpecTimeout(6*time.Minute))
+		}, specTimeout(6*time.Minute))
 })
 
 // upgrade contains a guest that can migrate, and another one that cannot.
@@ -84,7 +84,7 @@ func startUpgrade(ctx context.Context, present string) *upgrade {
 		setLauncher(ctx, present)
 		setMethods(ctx, before.WorkloadUpdateMethods...)
 		kubectl(ctx, "", "rollout", "status", "-n", "kubevirt", "deployment/virt-controller", "--timeout=3m")
-	}, NodeTimeout(4*time.Minute))
+	}, nodeTimeout(4*time.Minute))
 	create(ctx, makeVM(u.namespace, u.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate),
 		withUserData("#!/bin/sh\n"+counter)),
 		makeVM(u.namespace, "stuck", withBridge))

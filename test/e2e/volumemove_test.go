@@ -74,8 +74,8 @@ var _ = Describe("A replaced claim of a running guest", extended(1), func() {
 			AddReportEntry("a disk that was migrated",
 				fmt.Sprintf("%d records, %d of them from before the migration; %d numbers without a gap", records, len(copied),
 					n.expectAllCounted()))
-		}, SpecTimeout(8*time.Minute))
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
+		}, specTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, nodeTimeout(time.Minute))
 })
 
 // enableLiveMigrate enables automatic migrations of guests that need one, until the spec ends.
@@ -87,7 +87,7 @@ func enableLiveMigrate(ctx context.Context) {
 			"--patch", fmt.Sprintf(`{"spec":{"workloadUpdateStrategy":{"workloadUpdateMethods":%s}}}`, methods))
 	}
 	set(ctx, `["LiveMigrate"]`)
-	DeferCleanup(func(ctx context.Context) { set(ctx, "null") }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx context.Context) { set(ctx, "null") }, nodeTimeout(time.Minute))
 }
 
 func withVolumesMigration(vm *v1.VirtualMachine) {

@@ -61,7 +61,7 @@ func newNamespace(ctx context.Context) string {
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).
 			Should(Succeed(), "VMIs stay after their deletion")
 		Expect(client.IgnoreNotFound(k8s.Delete(ctx, namespace))).To(Succeed())
-	}, NodeTimeout(4*time.Minute))
+	}, nodeTimeout(4*time.Minute))
 	return namespace.Name
 }
 

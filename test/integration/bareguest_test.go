@@ -9,14 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/vireo-project/vireo/test/bareguest"
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
 
@@ -28,11 +27,8 @@ const bareGuestEnv = "VIREO_BARE_GUEST"
 // instructions, the BIOS takes three seconds of a processor.
 const bareGuestTimeout = 2 * time.Minute
 
-// bareGuestReady is what the guest writes when it starts to count.
-const bareGuestReady = "guest-bare: ready\r\n"
-
-// bareGuestPages is the number of pages that the guest writes again and again.
-const bareGuestPages = 2048
+// rewritten is a number of pages that the guest has written only after it has rewritten all of its memory.
+const rewritten = 3072
 
 var _ = Describe("The guest without an operating system", func() {
 	DescribeTable("counts, keeps its memory, finds a plugged processor, echoes, and powers off",
@@ -50,7 +46,7 @@ var _ = Describe("The guest without an operating system", func() {
 			Expect(g.last().Ticks).To(BeNumerically(">", first.Ticks))
 			g.expectConsistentReports()
 
-			g.write("q")
+			g.write(bareguest.KeyPowerOff)
 			eventually(g.ended).Should(BeClosed())
 			Expect(g.exit).NotTo(HaveOccurred())
 		},
@@ -62,9 +58,9 @@ var _ = Describe("The guest without an operating system", func() {
 		g := startBareGuest("tcg")
 		eventually(g.reports).ShouldNot(BeEmpty())
 		g.monitor("system_reset")
-		eventually(func() int { return strings.Count(g.output.String(), bareGuestReady) }).Should(Equal(2))
-		g.before = strings.LastIndex(g.output.String(), bareGuestReady)
-		eventually(func() uint32 { return g.last().Written }).Should(BeNumerically(">", bareGuestPages*3/2))
+		eventually(func() int { return strings.Count(g.output.String(), bareguest.Ready) }).Should(Equal(2))
+		g.before = strings.LastIndex(g.output.String(), bareguest.Ready)
+		eventually(func() uint32 { return g.last().Written }).Should(BeNumerically(">", rewritten))
 		g.expectConsistentReports()
 
 		g.monitor("system_powerdown")
@@ -74,7 +70,7 @@ var _ = Describe("The guest without an operating system", func() {
 
 	It("panics", func() {
 		g := startBareGuest("tcg", "-device", "pvpanic", "-action", "panic=exit-failure")
-		g.write("p")
+		g.write(bareguest.KeyPanic)
 		eventually(g.ended).Should(BeClosed())
 		Expect(g.exit).To(HaveOccurred())
 		eventually(g.output.String).Should(ContainSubstring("guest-bare: panic\r\n"))
@@ -82,7 +78,7 @@ var _ = Describe("The guest without an operating system", func() {
 
 	It("executes what KVM cannot emulate", Label("kvm"), func() {
 		g := startBareGuest("kvm")
-		g.write("x")
+		g.write(bareguest.KeyInternalError)
 		eventually(func() string { return g.monitor("info status") }).Should(ContainSubstring("(internal-error)"))
 		Expect(g.output.String()).NotTo(ContainSubstring("it was executed"))
 	})
@@ -146,7 +142,7 @@ func startBareGuest(accelerator string, args ...string) *bareGuest {
 			AddReportEntry("output of the guest and of QEMU", g.output.String())
 		}
 	})
-	eventually(g.output.String).Should(ContainSubstring(bareGuestReady))
+	eventually(g.output.String).Should(ContainSubstring(bareguest.Ready))
 	return g
 }
 
@@ -174,54 +170,16 @@ func (g *bareGuest) monitor(command string) string {
 	return answer.String()[greeting:]
 }
 
-// bareGuestReport is a line that the guest writes each second.
-type bareGuestReport struct {
-	Clock                                    string
-	Second, Ticks, CPUs, Written, Sum, Wrong uint32
-}
-
-var bareGuestLine = regexp.MustCompile(
-	`guest-bare: second=(\d+) ticks=(\d+) clock=(\w+) cpus=(\d+) written=(\d+) sum=([0-9a-f]{8}) wrong=(\d+)\r\n`)
-
-func (g *bareGuest) reports() []bareGuestReport {
-	GinkgoHelper()
-	var reports []bareGuestReport
-	for _, line := range bareGuestLine.FindAllStringSubmatch(g.output.String()[g.before:], -1) {
-		number := func(group, base int) uint32 {
-			value, err := strconv.ParseUint(line[group], base, 32)
-			Expect(err).NotTo(HaveOccurred())
-			return uint32(value)
-		}
-		reports = append(reports, bareGuestReport{
-			Second: number(1, 10), Ticks: number(2, 10), Clock: line[3], CPUs: number(4, 10), Written: number(5, 10),
-			Sum: number(6, 16), Wrong: number(7, 10),
-		})
-	}
-	return reports
+func (g *bareGuest) reports() []bareguest.Report {
+	return bareguest.Reports(g.output.String()[g.before:])
 }
 
 // last returns the last report, or a zero one before the first.
-func (g *bareGuest) last() bareGuestReport {
-	GinkgoHelper()
-	reports := g.reports()
-	if len(reports) == 0 {
-		return bareGuestReport{}
-	}
-	return reports[len(reports)-1]
-}
+func (g *bareGuest) last() bareguest.Report { return bareguest.Last(g.output.String()[g.before:]) }
 
 // expectConsistentReports checks that no report is missing, that the counters grow, and that the guest's memory has
 // what the guest has written.
 func (g *bareGuest) expectConsistentReports() {
 	GinkgoHelper()
-	var last bareGuestReport
-	for _, report := range g.reports() {
-		Expect(report.Second).To(Equal(last.Second+1), "%+v after %+v", report, last)
-		Expect(report.Ticks).To(BeNumerically(">", last.Ticks), "%+v after %+v", report, last)
-		Expect(report.Written).To(BeNumerically(">", last.Written), "%+v after %+v", report, last)
-		inBlock := min(report.Written, bareGuestPages)
-		Expect(report.Sum).To(Equal(inBlock*report.Written-inBlock*(inBlock+1)/2), "%+v", report)
-		Expect(report.Wrong).To(BeZero(), "%+v", report)
-		last = report
-	}
+	Expect(bareguest.Check(g.reports(), 0)).To(Succeed())
 }
