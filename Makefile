@@ -199,6 +199,10 @@ test-storage: ## Test the CSI driver on a local cluster of two nodes: snapshots,
 test-upgrade: ## Upgrade from an earlier release and back, while VMs run, on a local cluster (FROM=tag or commit, default the newest tag)
 	@FROM='$(FROM)' hack/test-upgrade.sh
 
+.PHONY: test-kvm
+test-kvm: ## Run end-to-end tests with Linux under KVM, in an emulated machine that has it (ALL=1, FOCUS=, NODES=1, MINUTES=90)
+	@hack/machine/test.sh
+
 .PHONY: chaos
 chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200; SEED=n repeats a run); writes .bench/chaos.json
 	@RUNS='$(RUNS)' SEED='$(SEED)' hack/chaos.sh

@@ -90,6 +90,8 @@ func up() *cobra.Command {
 	f.StringVar(&options.Pause, "pause", "", "the pause program")
 	f.StringVar(&options.CSIDriver, "csi-driver", "", "directory of the CSI driver, which then makes the volumes")
 	f.StringVar(&options.CSISidecars, "csi-sidecars", "", "directory of the CSI driver's sidecars and of their kinds")
+	f.BoolVar(&options.ExclusiveCPUs, "exclusive-cpus", false,
+		"let guaranteed Pods have whole CPUs of their own, on a cluster of one node; CPU 0 is for all others")
 	c.MarkFlagsRequiredTogether("csi-driver", "csi-sidecars")
 	for _, name := range []string{"kubernetes", "etcd", "containerd", "coredns", "multus", "pause"} {
 		_ = c.MarkFlagRequired(name)

@@ -20,7 +20,7 @@ if [ -f "$recipe/base" ]; then
 	base=$repo/images/$(cat "$recipe/base")
 	parts+=("images/$(cat "$recipe/base")")
 fi
-out=$cache/guests/$name-$(digest "${parts[@]}" hack/images/{guest,debian,disk}.sh)
+out=$cache/guests/$name-$(digest "${parts[@]}" hack/images/{guest,debian,disk,system}.sh)
 if [ -d "$out" ] && [ -z "${VIREO_REFRESH:-}" ]; then
 	echo "$out"
 	exit

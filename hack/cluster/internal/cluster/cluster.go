@@ -32,6 +32,8 @@ type Options struct {
 	Kubernetes, Etcd, Containerd, CoreDNS, Multus, Pause string
 	// CSIDriver and CSISidecars are directories too, or empty for volumes of the provisioner.
 	CSIDriver, CSISidecars string
+	// ExclusiveCPUs means that the kubelet gives whole CPUs to guaranteed Pods. For one node only: kubelets do not share.
+	ExclusiveCPUs bool
 }
 
 // Machine is the only cluster of this host.

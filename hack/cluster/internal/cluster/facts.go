@@ -70,6 +70,9 @@ func lookPath(name string) error {
 
 // facts reads the properties of the host.
 func facts(o Options) (config.Facts, error) {
+	if o.ExclusiveCPUs && o.Plan.Nodes > 1 {
+		return config.Facts{}, errors.New("--exclusive-cpus is for one node: several kubelets would give away the same CPUs")
+	}
 	if err := missingPackages(needs(o), lookPath); err != nil {
 		return config.Facts{}, err
 	}
@@ -84,7 +87,7 @@ func facts(o Options) (config.Facts, error) {
 	_, err = os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
 	return config.Facts{
 		Kubernetes: o.Kubernetes, Etcd: o.Etcd, Containerd: o.Containerd, CoreDNS: o.CoreDNS, Multus: o.Multus,
-		CSIDriver: o.CSIDriver, CSISidecars: o.CSISidecars,
+		CSIDriver: o.CSIDriver, CSISidecars: o.CSISidecars, ExclusiveCPUs: o.ExclusiveCPUs,
 		Runc: runc, CNI: cniPlugins, MayAdjustOOM: mayAdjust, BridgeNetfilter: err == nil,
 	}, nil
 }

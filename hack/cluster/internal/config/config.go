@@ -28,6 +28,8 @@ type Facts struct {
 	// CSIDriver and CSISidecars are empty if the provisioner creates the volumes.
 	CSIDriver   string `json:"csiDriver,omitempty"`
 	CSISidecars string `json:"csiSidecars,omitempty"`
+	// ExclusiveCPUs means that guaranteed Pods get whole CPUs.
+	ExclusiveCPUs bool `json:"exclusiveCPUs,omitempty"`
 	// Runc is the path of runc, CNI the directory of the network plugins.
 	Runc string `json:"runc"`
 	CNI  string `json:"cni"`

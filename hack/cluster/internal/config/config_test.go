@@ -158,6 +158,16 @@ func TestManifestIsYAML(t *testing.T) {
 	}
 }
 
+func TestExclusiveCPUs(t *testing.T) {
+	policy := func(change func(*Facts)) bool {
+		return strings.Contains(rendered(t, 1, change).Files["/state/config/node1-kubelet.yaml"],
+			"cpuManagerPolicy: static")
+	}
+	if policy(nil) || !policy(func(f *Facts) { f.ExclusiveCPUs = true }) {
+		t.Error("the CPU manager's policy is static without exclusive CPUs, or not with them")
+	}
+}
+
 func TestStorage(t *testing.T) {
 	names := func(list []Component) []string {
 		var all []string

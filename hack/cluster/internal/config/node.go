@@ -201,6 +201,10 @@ func (r renderer) kubeletConfig(n plan.Node) any {
 		settings["nodeStatusReportFrequency"] = "5m"
 		settings["syncFrequency"] = "10s"
 	}
+	if r.facts.ExclusiveCPUs {
+		settings["cpuManagerPolicy"] = "static"
+		settings["reservedSystemCPUs"] = "0"
+	}
 	return settings
 }
 
