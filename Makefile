@@ -200,7 +200,7 @@ test-upgrade: ## Upgrade from an earlier release and back, while VMs run, on a l
 	@FROM='$(FROM)' hack/test-upgrade.sh
 
 .PHONY: test-kvm
-test-kvm: ## Run end-to-end tests with Linux under KVM, in an emulated machine that has it (ALL=1, FOCUS=, NODES=1, MINUTES=90)
+test-kvm: ## Run end-to-end tests with Linux under KVM, in an emulated machine that has it (ALL=1, FOCUS=, NODES=1, BENCH=1, MINUTES=90)
 	@hack/machine/test.sh
 
 .PHONY: chaos

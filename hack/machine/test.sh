@@ -4,10 +4,11 @@
 #
 # Runs the end-to-end specs for guests with Linux under KVM: QEMU emulates a machine with hardware virtualization, in
 # which Debian runs a local cluster with the images and programs of this clone. It needs root, about 8 GiB of free memory
-# and 15 GB of disk. It leaves out slow specs, unless ALL=1 is set. With FOCUS it runs the specs of that name. NODES is
-# the number of nodes (default: 1; two are very slow). MINUTES is when a run that hangs is ended (default: 90). What the
-# run leaves is in .build/machine/results: log.txt, specs.txt, junit.xml, console.txt, and the logs of the cluster. During
-# a run, now.txt shows what runs.
+# and 15 GB of disk. It leaves out long specs, unless ALL=1 is set. With FOCUS it runs the specs of that name. NODES is
+# the number of nodes (default: 1; two are slower, and have no CPUs for one Pod only). With BENCH=1 it runs the benchmarks
+# of starts, of hotplug and of migrations instead, with few rounds. MINUTES is when a run that hangs is ended (default:
+# 90). What the run leaves is in .build/machine/results: log.txt, specs.txt, junit.xml, console.txt, bench, and the logs
+# of the cluster. During a run, now.txt shows what runs.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -36,12 +37,21 @@ tools=(kubernetes etcd containerd coredns multus pause)
 # next by &&.
 build() {
 	build_images "${measured_images[@]}" && make bin/kubectl bin/virtctl && hack/installer.sh dist/install.yaml &&
-		hack/tools/build.sh "${tools[@]}" && hack/cluster/cluster --help >/dev/null && go test -c -o bin/e2e.test ./test/e2e
+		hack/tools/build.sh "${tools[@]}" && hack/cluster/cluster --help >/dev/null && go test -c -o bin/e2e.test ./test/e2e &&
+		{ [ -z "${BENCH:-}" ] || { go build -o bin/bench-start ./test/perf/start && go test -c -o bin/integration.test ./test/integration; }; }
+}
+
+# add_benchmarks TREE: adds what the benchmarks need besides the specs.
+add_benchmarks() {
+	local guest launcher
+	guest=$(hack/images/guest.sh guest-small) && launcher=$(hack/images/rootfs.sh --unpacked virt-launcher) &&
+		cp -r "$guest/boot" "$1/guest" && cp -a "$launcher" "$1/launcher" && cp bin/{bench-start,integration.test} "$1/bin/" &&
+		mkdir -p "$1/internal/domain" && cp -r internal/domain/testdata "$1/internal/domain/testdata"
 }
 
 # payload: makes the disk with what the machine runs.
 payload() {
-	local tree=$work/tree name paths labels='kvm-linux && !slow'
+	local tree=$work/tree name paths labels='kvm-linux && !kvm-linux-long'
 	[ -z "${ALL:-}${FOCUS:-}" ] || labels=kvm-linux
 	rm -rf "$work" && mkdir -p "$tree"/{bin,tools,images,config} &&
 		cp bin/{kubectl,virtctl,e2e.test} "$(hack/tools/build.sh --path program)/cluster" "$tree/bin/" || return 1
@@ -50,8 +60,8 @@ payload() {
 	done
 	for name in "${measured_images[@]}"; do cp ".build/images/$name.tar" "$tree/images/" || return 1; done
 	cp dist/install.yaml config/samples/kubevirt.yaml "$tree/config/" && cp -r test/e2e/testdata "$tree/testdata" &&
-		cp hack/machine/inside.sh "$tree/run" &&
-		printf 'FOCUS=%q\nLABELS=%q\nNODES=%q\n' "${FOCUS:-}" "${LABELS-$labels}" "${NODES:-1}" >"$tree/settings" &&
+		cp hack/machine/inside.sh "$tree/run" && { [ -z "${BENCH:-}" ] || add_benchmarks "$tree"; } &&
+		printf '%s=%q\n' FOCUS "${FOCUS:-}" LABELS "${LABELS-$labels}" NODES "${NODES:-1}" BENCH "${BENCH:-}" >"$tree/settings" &&
 		PATH=$PATH:/usr/sbin:/sbin mke2fs -q -t ext4 -L vireo-payload -m 0 -d "$tree" "$work/payload.ext4" 8G && rm -rf "$tree"
 }
 

@@ -37,7 +37,7 @@ import (
 )
 
 // The spec reads the backups as a user does who exports the claim.
-var _ = Describe("A backup of a VM", extended(2), func() {
+var _ = Describe("A backup of a VM", extended(2), kvmLinuxLong(), func() {
 	It("has what the running guest has written to its disks, and so has a dump its memory, and both leave nothing in the VM", func(ctx context.Context) {
 		const name = "keeper"
 		enableGate(ctx, "IncrementalBackup")

@@ -21,7 +21,7 @@ import (
 // guestReady is what the small guest writes to its console when it has booted.
 const guestReady = "VIREO-GUEST-READY"
 
-var _ = Describe("Booting a guest", func() {
+var _ = Describe("Booting a guest", kvmLinuxLong(), func() {
 	It("runs a containerDisk with cloud-init, reports it in VMI and Pod, and removes everything when the VM is deleted",
 		func(ctx context.Context) {
 			namespace := newNamespace(ctx)

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,7 +116,16 @@ var _ = Describe("A VM with an instance type and a preference", func() {
 		}
 		namespace := newNamespace(ctx)
 		createTypedVM(ctx, namespace, "exclusive", "cx1.medium", "linux")
-		Expect(expectReady(ctx, namespace, "exclusive").Spec.Domain.CPU.DedicatedCPUPlacement).To(BeTrue())
+		instance := expectReady(ctx, namespace, "exclusive")
+		Expect(instance.Spec.Domain.CPU.DedicatedCPUPlacement).To(BeTrue())
+		Expect(instance.Spec.Domain.CPU.NUMA.GuestMappingPassthrough).NotTo(BeNil())
+		needLocalNodes()
+		qemu := processOf(ctx, instance, "qemu-system-x86_64")
+		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", qemu.PID))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(command)).To(MatchRegexp(`"memory-backend-file".*"prealloc":true.*"host-nodes":\[\d+\],"policy":"bind"`),
+			"the guest's memory is in huge pages of the node of its CPUs")
+		Expect(string(command)).To(ContainSubstring("-numa\x00node,nodeid=0,cpus=0"))
 	}, specTimeout(8*time.Minute))
 
 	It("starts as soon as a missing instance type exists, and virtctl explains and expands it", func(ctx context.Context) {

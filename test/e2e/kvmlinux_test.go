@@ -29,6 +29,9 @@ import (
 // kvmLinux labels specs that also run where guests with Linux run under KVM, on one node: `make test-kvm` runs them.
 func kvmLinux() Labels { return Label("kvm-linux") }
 
+// kvmLinuxLong is like kvmLinux, for specs that run there only with ALL=1.
+func kvmLinuxLong() Labels { return Label("kvm-linux", "kvm-linux-long") }
+
 // hypervisor prints what the guest knows about its processor.
 const hypervisor = `#!/bin/sh
 echo "VIREO-CLOCK $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)." >/dev/console
@@ -85,6 +88,27 @@ var _ = Describe("A Linux under KVM", kvmLinux(), func() {
 			func(context.Context) string { return "host" }),
 		Entry("that the node's labels name", specTimeout(6*time.Minute), "", labelledModel))
 
+	DescribeTable("migrates there and back, and then counts on, with a CPU model", Serial,
+		func(ctx context.Context, model string) {
+			if len(nodes(ctx)) < 2 {
+				Skip("migrations need two nodes")
+			}
+			g := countingGuest("linux")
+			g.namespace = namespace
+			create(ctx, makeVM(namespace, g.name, withUserData("#!/bin/sh\n"+counter), func(vm *v1.VirtualMachine) {
+				spec(vm).Domain.CPU = &v1.CPU{Model: model}
+			}))
+			g.instance = expectReady(ctx, namespace, g.name)
+			g.followCounts(ctx)
+			for range 2 {
+				g.expectMigration(ctx, g.migrate)
+				g.expectCounts(ctx)
+			}
+			AddReportEntry("numbers without a gap", fmt.Sprint(g.expectAllCounted()))
+		},
+		Entry("of the node", specTimeout(10*time.Minute), v1.CPUModeHostModel),
+		Entry("that is the node's processor", specTimeout(10*time.Minute), v1.CPUModeHostPassthrough))
+
 	DescribeTable("starts whatever the mode of the node's device is", Serial, func(ctx context.Context, mode os.FileMode) {
 		needOwnMachine()
 		setKVMMode(mode)
@@ -110,7 +134,7 @@ var _ = Describe("A Linux under KVM", kvmLinux(), func() {
 
 	// Only KVM has the enlightenments of Hyper-V. A guest that is paused from the start executes nothing, but has its
 	// virtual CPUs.
-	It("has each preference", slow(), func(ctx context.Context) {
+	It("has each preference", slow(), kvmLinuxLong(), func(ctx context.Context) {
 		list := &instancetypev1.VirtualMachineClusterPreferenceList{}
 		Expect(k8s.List(ctx, list)).To(Succeed())
 		preferences := slices.DeleteFunc(list.Items, needsOtherProcessor)

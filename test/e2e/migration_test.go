@@ -37,7 +37,7 @@ var (
 )
 
 // One guest migrates without losing anything, and others cannot or need not migrate.
-var _ = Describe("A migrating guest", Ordered, Serial, func() {
+var _ = Describe("A migrating guest", kvmLinux(), Ordered, Serial, func() {
 	n := &migratingGuest{name: "migrating", consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
 
 	BeforeAll(func(ctx context.Context) {

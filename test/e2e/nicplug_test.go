@@ -36,7 +36,7 @@ done) &
 `
 
 // Multus is enabled for all nodes, and automatic migrations for all guests, so that this spec runs alone.
-var _ = Describe("An interface of a running VM", Serial, extended(1), func() {
+var _ = Describe("An interface of a running VM", kvmLinuxLong(), Serial, extended(1), func() {
 	n := &nicGuest{migratingGuest: countingGuest("nics")}
 
 	It("is plugged by a migration, loses and regains its link in place, gets another network, and is unplugged",

@@ -75,7 +75,7 @@ done) &
 
 // The guest has one volume of each mode, and keeps a log on both while it is plugged. What lasts minutes has one guest
 // for all specs. They are Serial because a replaced agent ends the streams of other specs' guests.
-var _ = Describe("A guest that logs to hotplugged volumes", extended(2), Serial, Ordered, ContinueOnFailure, func() {
+var _ = Describe("A guest that logs to hotplugged volumes", extended(2), kvmLinuxLong(), Serial, Ordered, ContinueOnFailure, func() {
 	g := &pluggedGuest{migratingGuest: countingGuest("logs"), places: map[string]string{}}
 
 	BeforeAll(func(ctx context.Context) {

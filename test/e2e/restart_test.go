@@ -18,7 +18,7 @@ import (
 )
 
 // Killing any of our processes, or the node's, must not affect a guest.
-var _ = Describe("A running guest is not affected by", Serial, Ordered, ContinueOnFailure, func() {
+var _ = Describe("A running guest is not affected by", kvmLinuxLong(), Serial, Ordered, ContinueOnFailure, func() {
 	BeforeAll(needLocalNodes)
 
 	// There is a guest for each process that is killed. They boot in parallel. Each is stopped after one kill, and must

@@ -94,7 +94,7 @@ func expectStateMigrates(ctx context.Context, instance *v1.VirtualMachineInstanc
 	return now
 }
 
-var _ = Describe("Persistent EFI variables and TPM", extended(3), func() {
+var _ = Describe("Persistent EFI variables and TPM", extended(3), kvmLinuxLong(), func() {
 	It("are kept across a restart and a migration, and deleted with the VM", func(ctx context.Context) {
 		needLocalNodes()
 		namespace := newNamespace(ctx)

@@ -40,7 +40,7 @@ func makeClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1
 }
 
 // The specs use one guest with a disk of each kind, because booting takes most of the time.
-var _ = Describe("A disk", func() {
+var _ = Describe("A disk", kvmLinux(), func() {
 	It("keeps its data across a restart on claims of both volume modes, and an emptyDisk has its capacity and is empty again", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem),

@@ -47,7 +47,7 @@ func verbPath(namespace, resource, name, verb string) string {
 	return strings.Join([]string{subresourcesAPI, "namespaces", namespace, resource, name, verb}, "/")
 }
 
-var _ = Describe("A VM that is started and stopped with virtctl", func() {
+var _ = Describe("A VM that is started and stopped with virtctl", kvmLinuxLong(), func() {
 	// forceStop stops a VM without waiting for its guest, which may not have booted yet.
 	forceStop := func(ctx context.Context, namespace, name string) {
 		GinkgoHelper()

@@ -20,7 +20,7 @@ import (
 )
 
 // The guest's only disk is on a volume of its node, and contains its log.
-var _ = Describe("A replaced claim of a running guest", extended(1), func() {
+var _ = Describe("A replaced claim of a running guest", extended(1), kvmLinuxLong(), func() {
 	n := &migratingGuest{name: "mover", consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
 
 	It("requires a restart if it is too small, and is otherwise filled by a migration to another node",

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/libvirtd"
 )
 
 // guestEnv names the environment variable with the directory of the small guest's kernel and initrd
@@ -120,6 +121,9 @@ func (p *pod) prepareKernel(boot string) {
 func linuxDomain(image string) *libvirtxml.Domain {
 	GinkgoHelper()
 	domain := readDomain(filepath.Join(goldenDir, "kernelboot.xml"))
+	if os.Getenv(libvirtd.KVMEnv) != "" {
+		domain.Type, domain.Features.TCG = "kvm", nil
+	}
 	domain.Memory.Value, domain.CurrentMemory.Value = 256<<10, 256<<10
 	domain.OS.Initrd = linuxKernelDir + "initrd.img"
 	domain.OS.Cmdline = "console=tty0 console=ttyS0,115200n8 loglevel=4 panic=10 mitigations=off"

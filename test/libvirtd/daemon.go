@@ -27,6 +27,9 @@ import (
 // RootfsEnv names the environment variable with the path of the launcher image's root file system.
 const RootfsEnv = "VIREO_LAUNCHER_ROOTFS"
 
+// KVMEnv names the environment variable that, if it is not empty, gives /dev/kvm to each Daemon.
+const KVMEnv = "VIREO_LIBVIRTD_KVM"
+
 // startTimeout bounds the wait for libvirtd's socket. The first response takes about a second on an idle machine.
 const startTimeout = 60 * time.Second
 
@@ -144,7 +147,7 @@ func (d *Daemon) layout(rootfs string) error {
 }
 
 func (d *Daemon) run(rootfs string) error {
-	request, err := json.Marshal(initRequest{Rootfs: rootfs, Run: d.dir})
+	request, err := json.Marshal(initRequest{Rootfs: rootfs, Run: d.dir, KVM: os.Getenv(KVMEnv) != ""})
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,8 @@ type initRequest struct {
 	Rootfs string
 	// Run is the directory that becomes /run.
 	Run string
+	// KVM reports whether the Pod has /dev/kvm.
+	KVM bool
 }
 
 func init() {
@@ -166,19 +168,23 @@ func mountRoot(request initRequest) error {
 			return fmt.Errorf("mount /%s: %w", m.target, err)
 		}
 	}
-	return makeDevices(filepath.Join(root, "dev"))
+	return makeDevices(filepath.Join(root, "dev"), request.KVM)
 }
 
-// makeDevices makes the devices of a Pod, with /dev/net/tun of the device plugin.
-func makeDevices(dev string) error {
+// makeDevices makes the devices of a Pod, with /dev/net/tun and perhaps /dev/kvm of the device plugin.
+func makeDevices(dev string, kvm bool) error {
 	for _, dir := range []string{"pts", "shm", "net"} {
 		if err := os.Mkdir(filepath.Join(dev, dir), 0o755); err != nil {
 			return err
 		}
 	}
-	for name, number := range map[string][2]uint32{
+	devices := map[string][2]uint32{
 		"null": {1, 3}, "zero": {1, 5}, "full": {1, 7}, "random": {1, 8}, "urandom": {1, 9}, "net/tun": {10, 200},
-	} {
+	}
+	if kvm {
+		devices["kvm"] = [2]uint32{10, 232}
+	}
+	for name, number := range devices {
 		path := filepath.Join(dev, name)
 		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(number[0], number[1]))); err != nil {
 			return fmt.Errorf("make /dev/%s: %w", name, err)
