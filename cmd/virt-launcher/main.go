@@ -138,10 +138,17 @@ func capabilitiesCommand() *cobra.Command {
 			if written {
 				return launcher.CapabilitiesWritten(out)
 			}
+			// The manifests of an earlier release give the container privileges.
+			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+				return fmt.Errorf("set no_new_privs: %w", err)
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
 			if err := launcher.WriteCapabilities(logr.NewContext(ctx, logger(0)), out); err != nil || !stay {
 				return err
+			}
+			if os.Getpid() == 1 {
+				_ = unix.Kill(-1, unix.SIGKILL) // what libvirtd has left, such as a QEMU that it was probing
 			}
 			<-ctx.Done()
 			return nil

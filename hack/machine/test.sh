@@ -79,7 +79,7 @@ run() {
 		-append "root=/dev/vda rootfstype=ext4 rw console=ttyS0,115200n8 panic=-1 mitigations=off net.ifnames=0 hugepages=$huge_pages" \
 		-drive "file=$work/root.qcow2,if=virtio,format=qcow2,cache=unsafe" \
 		-drive "file=$work/payload.ext4,if=virtio,format=raw,cache=unsafe" \
-		-virtfs "local,path=$results,mount_tag=results,security_model=none" \
+		-virtfs "local,path=$results,mount_tag=results,security_model=mapped-xattr" \
 		-serial "file:$results/console.txt" >"$results/qemu.txt" 2>&1 &
 	pid=$!
 	# shellcheck disable=SC2064 # the process of now
