@@ -246,9 +246,9 @@ func defaultObsoleteCPUModels() map[string]bool {
 		"486", "pentium", "pentium2", "pentium3", "pentiumpro", "coreduo", "n270", "core2duo", "Conroe",
 		"athlon", "phenom", "qemu64", "qemu32", "kvm64", "kvm32", "Opteron_G1", "Opteron_G2",
 	}
-	obsolete := make(map[string]bool, len(models))
+	obsolete := make(map[string]bool, 2*len(models))
 	for _, m := range models {
-		obsolete[m] = true
+		obsolete[m], obsolete[m+"-v1"] = true, true
 	}
 	return obsolete
 }

@@ -259,15 +259,21 @@ func relayLog(w io.Writer, r io.Reader, verbose bool) {
 // machineType is the machine type whose capabilities are reported: the default of the architecture.
 const machineType = "q35"
 
-// WriteCapabilities starts libvirtd as for a VM and writes its capabilities on this node to capabilities.xml and
-// domcapabilities.xml in a directory. A container of the node agent's Pod with the launcher image runs it, since they
-// depend on libvirt and QEMU of that image.
+// WriteCapabilities starts libvirtd as for a VM and writes its capabilities on this node to capabilities.xml,
+// domcapabilities.xml and supported_features.xml in a directory. A container of the node agent's Pod with the launcher
+// image runs it, since they depend on libvirt and QEMU of that image.
 func WriteCapabilities(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log := logr.FromContextOrDiscard(ctx)
 	children := reaper.New()
 	go children.Run(ctx)
+	// The files of an earlier container of the Pod: the node may have changed since.
+	for _, name := range capabilityFiles {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove earlier capabilities: %w", err)
+		}
+	}
 	if err := prepare(log); err != nil {
 		return err
 	}
@@ -282,7 +288,7 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 		return err
 	}
 	defer client.Close()
-	return saveCapabilities(ctx, client, dir)
+	return SaveCapabilities(ctx, client, dir)
 }
 
 // warnOfKVM logs that the container has KVM and may not open it: libvirt then reports the capabilities of emulation.
@@ -305,10 +311,12 @@ func warnOfKVM(log logr.Logger) {
 type capabilitySource interface {
 	Capabilities(ctx context.Context) (string, error)
 	DomainCapabilities(ctx context.Context, machine string) (string, error)
+	ExpandCPU(ctx context.Context, machine, cpu string) (string, error)
 }
 
-// saveCapabilities writes the files when it has read both: an incomplete report could not be recognized.
-func saveCapabilities(ctx context.Context, source capabilitySource, dir string) error {
+// SaveCapabilities writes the files of WriteCapabilities with what a libvirtd reports, when it has read all: an
+// incomplete report could not be recognized.
+func SaveCapabilities(ctx context.Context, source capabilitySource, dir string) error {
 	host, err := source.Capabilities(ctx)
 	if err != nil {
 		return fmt.Errorf("read the host's capabilities from libvirtd: %w", err)
@@ -317,7 +325,11 @@ func saveCapabilities(ctx context.Context, source capabilitySource, dir string) 
 	if err != nil {
 		return fmt.Errorf("read the capabilities of %s from libvirtd: %w", machineType, err)
 	}
-	for name, text := range map[string]string{hostCapabilities: host, domainCapabilities: domain} {
+	cpu, err := source.ExpandCPU(ctx, machineType, hostModel(domain))
+	if err != nil {
+		return fmt.Errorf("read the features of the host's CPU from libvirtd: %w", err)
+	}
+	for name, text := range map[string]string{hostCapabilities: host, domainCapabilities: domain, supportedFeatures: cpu} {
 		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
 			return fmt.Errorf("write the node's capabilities: %w", err)
 		}
@@ -325,8 +337,21 @@ func saveCapabilities(ctx context.Context, source capabilitySource, dir string) 
 	return nil
 }
 
+// hostModel returns the CPU of guests with the model host-model, which is among the capabilities for domains.
+func hostModel(capabilities string) string {
+	_, mode, _ := strings.Cut(capabilities, "<mode name='host-model' supported='yes'>")
+	mode, _, _ = strings.Cut(mode, "</mode>")
+	return "<cpu>" + mode + "</cpu>"
+}
+
 // The files with the node's capabilities.
-const hostCapabilities, domainCapabilities = "capabilities.xml", "domcapabilities.xml"
+const (
+	hostCapabilities   = "capabilities.xml"
+	domainCapabilities = "domcapabilities.xml"
+	supportedFeatures  = "supported_features.xml"
+)
+
+var capabilityFiles = []string{hostCapabilities, domainCapabilities, supportedFeatures}
 
 // replaceFile writes a file that a reader sees with its old or its new content.
 func replaceFile(name, text string) error {
@@ -339,7 +364,7 @@ func replaceFile(name, text string) error {
 
 // CapabilitiesWritten returns an error unless WriteCapabilities has written the files in a directory.
 func CapabilitiesWritten(dir string) error {
-	for _, name := range []string{hostCapabilities, domainCapabilities} {
+	for _, name := range capabilityFiles {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			return err
 		}

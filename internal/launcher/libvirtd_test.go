@@ -142,7 +142,7 @@ func TestLogEnvironment(t *testing.T) {
 
 // fakeCapabilities is a fake libvirtd that returns texts or fails.
 type fakeCapabilities struct {
-	hostErr, domainErr error
+	hostErr, domainErr, cpuErr error
 }
 
 func (f fakeCapabilities) Capabilities(context.Context) (string, error) {
@@ -150,7 +150,12 @@ func (f fakeCapabilities) Capabilities(context.Context) (string, error) {
 }
 
 func (f fakeCapabilities) DomainCapabilities(_ context.Context, machine string) (string, error) {
-	return "<domainCapabilities><machine>" + machine + "</machine></domainCapabilities>", f.domainErr
+	return "<domainCapabilities><machine>" + machine + "</machine><cpu><mode name='host-model' supported='yes'>" +
+		"<model>EPYC</model></mode><mode name='custom'/></cpu></domainCapabilities>", f.domainErr
+}
+
+func (f fakeCapabilities) ExpandCPU(_ context.Context, machine, cpu string) (string, error) {
+	return machine + cpu, f.cpuErr
 }
 
 func TestSaveCapabilities(t *testing.T) {
@@ -160,16 +165,19 @@ func TestSaveCapabilities(t *testing.T) {
 		files   map[string]string
 		message string
 	}{
-		"both responses": {fakeCapabilities{}, map[string]string{
-			"capabilities.xml":    "<capabilities/>",
-			"domcapabilities.xml": "<domainCapabilities><machine>q35</machine></domainCapabilities>",
+		"all responses": {fakeCapabilities{}, map[string]string{
+			"capabilities.xml": "<capabilities/>",
+			"domcapabilities.xml": "<domainCapabilities><machine>q35</machine><cpu><mode name='host-model' supported='yes'>" +
+				"<model>EPYC</model></mode><mode name='custom'/></cpu></domainCapabilities>",
+			"supported_features.xml": "q35<cpu><model>EPYC</model></cpu>",
 		}, ""},
+		"no response about the CPU":  {fakeCapabilities{cpuErr: refused}, nil, "features of the host's CPU"},
 		"no response about the host": {fakeCapabilities{hostErr: refused}, nil, "host's capabilities"},
 		"no response about guests":   {fakeCapabilities{domainErr: refused}, nil, "capabilities of q35"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			err := saveCapabilities(t.Context(), tc.source, dir)
+			err := SaveCapabilities(t.Context(), tc.source, dir)
 			if tc.message == "" && err != nil ||
 				tc.message != "" && (!errors.Is(err, refused) || !strings.Contains(err.Error(), tc.message)) {
 				t.Errorf("error %v, want one with %q", err, tc.message)
@@ -188,13 +196,13 @@ func TestSaveCapabilitiesReplaces(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Repeat("old", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := saveCapabilities(t.Context(), fakeCapabilities{}, dir); err != nil {
+	if err := SaveCapabilities(t.Context(), fakeCapabilities{}, dir); err != nil {
 		t.Fatal(err)
 	}
 	if got := filesIn(t, dir)["capabilities.xml"]; got != "<capabilities/>" {
 		t.Errorf("the file has %q", got)
 	}
-	if err := saveCapabilities(t.Context(), fakeCapabilities{}, filepath.Join(dir, "missing")); !errors.Is(err,
+	if err := SaveCapabilities(t.Context(), fakeCapabilities{}, filepath.Join(dir, "missing")); !errors.Is(err,
 		os.ErrNotExist) {
 		t.Errorf("error %v, want one about the missing directory", err)
 	}

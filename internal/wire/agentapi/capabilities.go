@@ -36,6 +36,9 @@ type Capabilities struct {
 	Vendor string `json:"vendor,omitempty"`
 	// CPUModels are the named models that the node can run.
 	CPUModels []string `json:"cpuModels,omitempty"`
+	// KnownCPUModels are the named models that libvirt knows, whether or not the node can run them. A guest with one of
+	// them may run on a node that cannot, with fewer features.
+	KnownCPUModels []string `json:"knownCpuModels,omitempty"`
 	// CPUFeatures are the features that a guest can require on the node.
 	CPUFeatures []string `json:"cpuFeatures,omitempty"`
 	// HypervFeatures are the Hyper-V enlightenments that KVM supports on the node.

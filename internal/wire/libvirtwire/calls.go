@@ -136,6 +136,23 @@ func (c *Client) DomainCapabilities(ctx context.Context, machine string) (string
 	return c.text(ctx, procGetDomainCapabilities, args.buf)
 }
 
+// expandFeatures means to name the features of the CPU's model too.
+const expandFeatures = 1
+
+// ExpandCPU returns a CPU of guests of a machine type on this host, with all its features, as XML. libvirt chooses the
+// emulator and whether to use KVM.
+func (c *Client) ExpandCPU(ctx context.Context, machine, cpu string) (string, error) {
+	var args encoder
+	args.optionalStr("") // the emulator
+	args.optionalStr("") // the architecture: the host's
+	args.optionalStr(machine)
+	args.optionalStr("") // KVM where it can be used
+	args.u32(1)          // the number of CPUs
+	args.str(cpu)
+	args.u32(expandFeatures)
+	return c.text(ctx, procBaselineHypervisorCPU, args.buf)
+}
+
 // AgentCommand sends a JSON command to the guest agent and returns the response. libvirtd waits for it for the given
 // time, in whole seconds.
 func (c *Client) AgentCommand(ctx context.Context, domain Domain, command string, wait time.Duration) (string, error) {

@@ -35,6 +35,7 @@ const (
 	procEventLifecycleMessage = 318
 	procDomainCoreDump        = 334 // with a format
 	procGetDomainCapabilities = 342
+	procBaselineHypervisorCPU = 394
 
 	// The five requests of a migration, all with typed parameters.
 	procMigrateBegin   = 302

@@ -72,14 +72,13 @@ func Report(cm *corev1.ConfigMap) (*agentapi.Capabilities, error) {
 // in the error; the other labels are returned even then.
 func Labels(report *agentapi.Capabilities, obsolete map[string]bool) (map[string]string, error) {
 	b := labelSet{labels: map[string]string{}}
-	models := make([]string, 0, len(report.CPUModels))
-	for _, m := range report.CPUModels {
-		if !obsolete[m] {
-			models = append(models, m)
-		}
+	current := func(models []string) []string {
+		return slices.DeleteFunc(slices.Clone(models), func(m string) bool { return obsolete[m] })
 	}
-	b.add(cpuModelPrefix, models)
-	b.add(cpuModelMigratePrefix, models)
+	b.add(cpuModelPrefix, current(report.CPUModels))
+	// A guest with host-model has the model of its first node, without the features that the node lacks: a target needs
+	// the remaining features, and to know the model.
+	b.add(cpuModelMigratePrefix, current(append(report.KnownCPUModels, report.CPUModels...)))
 	b.add(cpuFeaturePrefix, report.CPUFeatures)
 	b.add(machineTypePrefix, report.MachineTypes)
 	b.add(hostModelFeaturePrefix, report.HostModelFeatures)
@@ -91,9 +90,10 @@ func Labels(report *agentapi.Capabilities, obsolete map[string]bool) (map[string
 	}
 	b.addOne(cpuVendorPrefix, report.Vendor)
 	b.addOne(hostModelPrefix, report.HostModel)
-	b.addOne(cpuModelMigratePrefix, report.HostModel)
 	if obsolete[report.HostModel] {
 		b.labels[ObsoleteHostModelLabel] = "true"
+	} else {
+		b.addOne(cpuModelMigratePrefix, report.HostModel)
 	}
 	return b.labels, errors.Join(b.errs...)
 }
