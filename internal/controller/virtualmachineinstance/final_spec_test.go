@@ -54,6 +54,17 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 			v1.Failed, "Evicted", "low on resource"),
 	)
 
+	It("has a warning of its own when the guest's kernel panicked", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		ReportAsAgent(vmi, Running)
+		SetLauncherStatus(vmi, "",
+			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestPanicked","message":"The guest's kernel panicked."}`))
+		w.Step(vmi)
+		Expect(w.events.Take()).To(HaveExactElements(
+			HavePrefix("Warning GuestPanicked: The guest's kernel panicked."), HavePrefix("Normal Deleted: Signaled Deletion"),
+			HavePrefix("Warning Stopped: The VirtualMachineInstance crashed. GuestPanicked")))
+	})
+
 	It("records the events of the final phase once when its first write is refused", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		ReportAsAgent(vmi, Running)

@@ -105,6 +105,9 @@ func (s *scope) recordEndEvents(before *v1.VirtualMachineInstanceStatus) {
 	if vmistatus.StageOf(before.Phase) == vmistatus.Live {
 		record = s.agentEvent
 	}
+	if s.final.reason == launcherpod.OutcomePanicked {
+		record(corev1.EventTypeWarning, s.final.reason, actionEnd, "%s", s.final.message)
+	}
 	if s.final.reason == launcherpod.OutcomeDestroyed {
 		record(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
 	}
