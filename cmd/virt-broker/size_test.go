@@ -34,11 +34,11 @@ var programs = map[brokerapi.Program]struct {
 	// forbidden are prefixes of packages that it may not be built from, beside those of all programs.
 	forbidden []string
 }{
-	brokerapi.Broker: {3043, 4141, []string{"internal/broker", "internal/broker/devicerule"},
+	brokerapi.Broker: {3046, 4144, []string{"internal/broker", "internal/broker/devicerule"},
 		[]string{"google.golang.org/grpc", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 	brokerapi.NetworkBroker: {2491, 3482, []string{"internal/broker/network", "internal/wire/brokerapi/networkapi"},
 		[]string{"google.golang.org/grpc", "github.com/cilium/ebpf"}},
-	brokerapi.DevicePlugin: {2151, 3055, []string{"internal/broker/device"},
+	brokerapi.DevicePlugin: {2156, 3062, []string{"internal/broker/device"},
 		[]string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables"}},
 }
 

@@ -226,7 +226,10 @@ func describe(f *os.File, a brokerapi.InspectArguments) (brokerapi.InspectResult
 		result.DirectIO = err == nil && unix.Close(fd) == nil
 	}
 	if a.SELinux {
-		result.SELinuxContext = selinuxContext(f, "/proc/filesystems")
+		var err error
+		if result.SELinuxContext, err = selinuxContext(f, "/proc/filesystems"); err != nil {
+			return result, err
+		}
 	}
 	return result, nil
 }
@@ -234,22 +237,22 @@ func describe(f *os.File, a brokerapi.InspectArguments) (brokerapi.InspectResult
 // maxSELinuxContext is the longest SELinux context in bytes. That of a Pod has less than 100.
 const maxSELinuxContext = 255
 
-// selinuxContext returns the SELinux context of a file, or nothing if it cannot be read. fileSystems is the kernel's
-// list of the types of file systems: that of SELinux is among them only if SELinux is enabled.
-func selinuxContext(f *os.File, fileSystems string) string {
+// selinuxContext returns the SELinux context of a file. fileSystems is the kernel's list of the types of file systems:
+// that of SELinux is among them only if SELinux is enabled. Without a policy, files have no context.
+func selinuxContext(f *os.File, fileSystems string) (string, error) {
 	types, err := os.ReadFile(fileSystems) //nolint:gosec // a file of the kernel
-	switch {
-	case err != nil:
-		return ""
-	case !bytes.Contains(types, []byte("\tselinuxfs\n")):
-		return brokerapi.NoSELinux
+	if err != nil {
+		return "", err
 	}
 	context := make([]byte, maxSELinuxContext)
 	n, err := unix.Getxattr(podprocess.Reopen(f), "security.selinux", context)
-	if err != nil {
-		return ""
+	if !bytes.Contains(types, []byte("\tselinuxfs\n")) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+		return brokerapi.NoSELinux, nil
 	}
-	return strings.TrimRight(string(context[:n]), "\x00")
+	if err != nil {
+		return "", fmt.Errorf("read the SELinux context: %w", err)
+	}
+	return strings.TrimRight(string(context[:n]), "\x00"), nil
 }
 
 // watchGuest returns a descriptor of the Pod's QEMU.

@@ -162,13 +162,14 @@ func TestSELinuxContext(t *testing.T) {
 	if err := os.WriteFile(labeled, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Without a context, an error is wanted.
 	for name, test := range map[string]struct{ attribute, types, want string }{
-		"a node without SELinux":   {context + "\x00", disabled, brokerapi.NoSELinux},
-		"what the kernel appends":  {context + "\x00", enabled, context},
-		"nothing appended":         {context, enabled, context},
-		"longer than any context":  {strings.Repeat("x", maxSELinuxContext+1), enabled, ""},
-		"no list of file systems":  {context, filepath.Join(dir, "missing"), ""},
-		"a file without a context": {"", enabled, ""},
+		"a node without SELinux":  {context + "\x00", disabled, brokerapi.NoSELinux},
+		"a node without a policy": {"", enabled, brokerapi.NoSELinux},
+		"what the kernel appends": {context + "\x00", enabled, context},
+		"nothing appended":        {context, enabled, context},
+		"longer than any context": {strings.Repeat("x", maxSELinuxContext+1), enabled, ""},
+		"no list of file systems": {context, filepath.Join(dir, "missing"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_ = unix.Removexattr(labeled, "security.selinux")
@@ -177,8 +178,8 @@ func TestSELinuxContext(t *testing.T) {
 					t.Skip("this needs root and a file system with extended attributes: ", err)
 				}
 			}
-			if got := selinuxContext(open(labeled), test.types); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
+			if got, err := selinuxContext(open(labeled), test.types); got != test.want || (err == nil) != (test.want != "") {
+				t.Errorf("got %q (%v), want %q", got, err, test.want)
 			}
 		})
 	}

@@ -137,7 +137,7 @@ func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *
 				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: attachmentClaim(a)}}},
 		},
 	}
-	if level := SELinuxLevel(vmi.Status.SelinuxContext); level != "" {
+	if level := levelOf(vmi, a.Launcher); level != "" {
 		pod.Spec.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{Level: level}
 	}
 	if a.Trigger {
@@ -146,6 +146,18 @@ func BuildAttachment(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) *
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	}
 	return pod
+}
+
+// levelOf returns the SELinux level of a launcher Pod, or "". The VMI has that of the Pod in which the guest runs; the
+// target of a migration may have another one.
+func levelOf(vmi *v1.VirtualMachineInstance, launcher *corev1.Pod) string {
+	if security := launcher.Spec.SecurityContext; security != nil && security.SELinuxOptions != nil {
+		return security.SELinuxOptions.Level
+	}
+	if launcher.Name != OwnPodName(vmi) {
+		return ""
+	}
+	return SELinuxLevel(vmi.Status.SelinuxContext)
 }
 
 func attachmentContainer(vmi *v1.VirtualMachineInstance, cfg Config, a Attachment) corev1.Container {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -215,12 +216,39 @@ func TestLauncherPodGoesWhereItsHotpluggableVolumesAre(t *testing.T) {
 
 func TestSELinuxLevel(t *testing.T) {
 	for context, want := range map[string]string{
-		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "system_u:object_r:container_file_t:s0": "s0",
-		"none": "", "": "", "a:b:c": "", "a:b:c:s0:c1,c2,c3,c4": "s0:c1,c2,c3,c4", "a:b:c:s0:c0.c1023": "",
-		"a:b:c:s0-s15:c0.c1023": "", "a:b:c:s0:c1,c2,c3,c4,c5": "", "a:b:c:s15:c1": "",
+		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "u:r:container_file_t:s0:c1,c2,c3,c4": "s0:c1,c2,c3,c4",
+		"none": "", "": "", "u:r:container_file_t": "", "u:r:container_file_t:s0": "", "u:r:container_file_t:s0:c0.c1023": "",
+		"u:r:container_file_t:s0-s15:c0.c1023": "", "u:r:container_file_t:s0:c1,c2,c3,c4,c5": "",
+		"u:r:container_file_t:s15:c1": "", "u:r:container_var_lib_t:s0:c1,c2": "", "u:r:container_file_t:s0:c12345": "",
 	} {
 		if got := podspec.SELinuxLevel(context); got != want {
 			t.Errorf("%q: %q", context, got)
+		}
+	}
+}
+
+// The VMI has the SELinux context of the Pod in which the guest runs.
+func TestLevelOfAnAttachmentPod(t *testing.T) {
+	vmi := makeVMI().Hotpluggable("data", "data-claim").With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.SelinuxContext = "system_u:object_r:container_file_t:s0:c1,c2"
+	}).Obj()
+	for name, test := range map[string]struct {
+		launcher, level, want string
+	}{
+		"of the guest's launcher": {podspec.PodName(vmi), "", "s0:c1,c2"},
+		"of a target that has it": {"target", "s0:c1,c2", "s0:c1,c2"},
+		"of a guest that was migrated, whose agent has not reported yet": {podspec.PodName(vmi), "s0:c3,c4", "s0:c3,c4"},
+		"of a target for which the runtime chooses":                      {"target", "", ""},
+	} {
+		a := attachment(vmi, corev1.PersistentVolumeBlock)
+		a.Launcher.Name = test.launcher
+		if test.level != "" {
+			a.Launcher.Spec.SecurityContext = &corev1.PodSecurityContext{
+				SELinuxOptions: &corev1.SELinuxOptions{Level: test.level}}
+		}
+		options := podspec.BuildAttachment(vmi, hotplugConfig(), a).Spec.SecurityContext.SELinuxOptions
+		if got := ptr.Deref(options, corev1.SELinuxOptions{}).Level; got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
 }

@@ -97,13 +97,13 @@ func computeImage(pod *corev1.Pod) string {
 	return ""
 }
 
-// selinuxContext matches the SELinux context of a container: its level has at most four categories, and no range of
-// them. A node's agent that is hostile must not get Pods on other nodes that may read the files of all Pods.
-var selinuxContext = regexp.MustCompile(`^[^:]+:[^:]+:[^:]+:(s0(?::c[0-9]{1,4}(?:,c[0-9]{1,4}){0,3})?)$`)
+// selinuxContext matches the SELinux context of a container's files: its level has one to four categories, and no range
+// of them. A node's agent that is hostile must not get Pods on other nodes that may read the files of all Pods, and
+// Pods without categories could read each other's.
+var selinuxContext = regexp.MustCompile(`^[^:]+:[^:]+:container_file_t:(s0:c[0-9]{1,4}(?:,c[0-9]{1,4}){0,3})$`)
 
 // SELinuxLevel returns the level of an SELinux context, such as s0:c1,c2 of
-// system_u:object_r:container_file_t:s0:c1,c2. It is empty if there is none that a container has, because the node has
-// no SELinux or its agent did not report the context.
+// system_u:object_r:container_file_t:s0:c1,c2. It is empty if the runtime of the node does not label containers.
 func SELinuxLevel(context string) string {
 	if found := selinuxContext.FindStringSubmatch(context); found != nil {
 		return found[1]

@@ -70,6 +70,7 @@ func PodOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 // Running is a status whose guest runs.
 func Running(status *v1.VirtualMachineInstanceStatus) {
 	vmistatus.SetPhase(status, v1.Running, metav1.Now())
+	status.SelinuxContext = "none"
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue,
 	}, metav1.Now())

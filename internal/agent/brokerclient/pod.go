@@ -41,13 +41,20 @@ func (f Files) HasDevice(ctx context.Context, path string) (bool, error) {
 var selinuxContext = regexp.MustCompile(`^[A-Za-z0-9_.]+(:[A-Za-z0-9_.]+){2}:s[A-Za-z0-9_.,:-]+$`)
 
 // SELinuxContext returns the SELinux context of the Pod's root directory, or brokerapi.NoSELinux on a node without
-// SELinux. It is empty if it is not known.
+// SELinux.
 func (f Files) SELinuxContext(ctx context.Context) (string, error) {
-	result, err := f.inspect(ctx, brokerapi.InspectArguments{Path: "/", SELinux: true})
-	if context := result.SELinuxContext; context == brokerapi.NoSELinux || selinuxContext.MatchString(context) {
-		return context, err
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	result := brokerapi.InspectResult{}
+	_, err := f.client.call(ctx, brokerapi.Inspect, f.pod, brokerapi.InspectArguments{Path: "/", SELinux: true}, &result)
+	switch found := result.SELinuxContext; {
+	case err != nil:
+		return "", fmt.Errorf("read the SELinux context of the launcher Pod: %w", err)
+	case found == brokerapi.NoSELinux || selinuxContext.MatchString(found):
+		return found, nil
+	default:
+		return "", fmt.Errorf("the launcher Pod has no SELinux context but %.64q", found)
 	}
-	return "", err
 }
 
 // DirectIO reports whether a regular file of the Pod can be opened with O_DIRECT.

@@ -240,7 +240,8 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"advertise gateway", func() error { return r.advertise(ctx, s) }},
 		// 7. Before the start: the guest of a migration is not started on its target.
 		{"receive migration", func() error { return r.prepareTarget(ctx, s) }},
-		// 8. Only then virt-controller attaches volumes to the node.
+		// 8. virt-controller attaches volumes to the node once the VMI is assigned and has an SELinux context.
+		{"read SELinux context", r.toStart(s, func() error { return r.readSELinux(ctx, s) })},
 		{"mount hotplugged volumes", func() error { return mountBeforeStart(ctx, s) }},
 		// 9. Only for a VMI that is assigned to the agent, and once in the life of a Pod.
 		{"start domain", r.toStart(s, func() error { return r.startDomain(ctx, s, c) })},

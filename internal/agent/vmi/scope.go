@@ -89,7 +89,7 @@ type podCache struct {
 	recovery  recovery
 	apiErrors apiErrors
 	// Facts about the Pod.
-	label selinuxLabel
+	selinuxContext string
 	// Migrations.
 	received received
 	sent     sent

@@ -46,8 +46,8 @@ func computeStatus(s *scope, phaseErr error) {
 		setGuestOS(status, s.report().info)
 		setCredentials(s, now)
 		setMigratable(s.VMI, now)
-		setSELinux(s)
 	}
+	setSELinux(s)
 	// A guest that is being started needs no condition: the next write reports that it runs, or why it does not.
 	if s.Pod.DeletionTimestamp != nil || status.Phase == v1.Running || phase.IsFailure(phaseErr) {
 		setReady(s, now)

@@ -75,9 +75,11 @@ func (s *scope) keepsAttachments() bool {
 	return s.pod != nil && s.final == nil && s.stage() != vmistatus.Ended && !podstate.Finished(s.pod)
 }
 
-// mayAttach reports whether the launcher Pod has a node and is to stay.
+// mayAttach reports whether the launcher Pod has a node and is to stay, and whether its SELinux level is known, which
+// an attachment Pod needs from the start. The agent reports it.
 func (s *scope) mayAttach() bool {
-	return s.pod.Spec.NodeName != "" && s.pod.DeletionTimestamp == nil && !s.deleting()
+	return s.pod.Spec.NodeName != "" && s.pod.DeletionTimestamp == nil && !s.deleting() &&
+		s.vmi.Status.SelinuxContext != ""
 }
 
 // reconcilePlug does the next step for the Pods of a volume.

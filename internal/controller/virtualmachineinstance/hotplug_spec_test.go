@@ -126,6 +126,19 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 		w.expectQuiet(vmi)
 	})
 
+	It("attaches with the SELinux level of the launcher, and not before it is known", func() {
+		w.claim(builder.MakePVC("data-claim").Bound("2Gi"))
+		vmi := w.assigned(builder.MakeVMI("vm").Hotpluggable("data", "data-claim"))
+		w.events.Take()
+		w.expectQuiet(vmi)
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			s.SelinuxContext = "system_u:object_r:container_file_t:s0:c1,c2"
+		})
+		w.Step(vmi)
+		Expect(ExpectExists(AttachmentOf(vmi, "data")).Spec.SecurityContext.SELinuxOptions).To(
+			HaveValue(Equal(corev1.SELinuxOptions{Level: "s0:c1,c2"})))
+	})
+
 	It("attaches a utility volume to the node, and takes it back", func() {
 		w.claim(builder.MakePVC("files").Bound("2Gi"))
 		w.claim(builder.MakePVC("device").Bound("2Gi").Block())
@@ -172,6 +185,8 @@ var _ = Describe("VirtualMachineInstance with hotplugged volumes", func() {
 			Expect(podspec.HasClaim(launcher, "root-claim")).To(BeTrue())
 			Expect(podspec.HasClaim(launcher, "data-claim")).To(BeFalse())
 			w.assign(vmi, "node-1")
+			ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.SelinuxContext = "none" })
+			w.Step(vmi)
 			Expect(HotpluggedVolume(vmi, "data")).To(HavePrefix("AttachedToNode SuccessfulCreate"))
 			Expect(HotpluggedVolume(vmi, "later")).To(Equal("Pending FailedPvcNotFound: PVC later-claim not found"))
 			Expect(HotpluggedVolume(vmi, "root")).To(Equal("none"))

@@ -121,6 +121,10 @@ func (s *Scope) isBlocked(
 	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance,
 	siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
+	// The agent reports the SELinux context. Without it, the target's Pod could not use the guest's files.
+	if *s.Migrations.MatchSELinuxLevelOnMigration && vmi.Status.SelinuxContext == "" {
+		return true, 0, nil
+	}
 	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) ||
 		freeze.Remaining(&vmi.Status, s.Now) > 0 || backup.InProgress(&vmi.Status) || len(vmi.Spec.UtilityVolumes) > 0 {
 		return true, 0, nil

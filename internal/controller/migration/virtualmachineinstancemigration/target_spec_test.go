@@ -8,9 +8,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 	. "github.com/vireo-project/vireo/test/controllersuite"
@@ -72,6 +74,36 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		attachment := ExpectExists(of(target))
 		Expect(podspec.AttachmentLauncher(attachment).Name).To(Equal(target.Name))
 		ExpectExists(of(ExpectExists(PodOf(vmi))))
+	})
+
+	It("has the SELinux level of the source, for which it waits", func() {
+		vmi := m.assignedTo(m.node("a"), builder.MakeVMI("vm").With(model("Penryn")))
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			Running(s)
+			s.SelinuxContext = ""
+		})
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.reconcileAll(vmim)
+		ExpectGone(m.target(vmi, vmim))
+		ReportAsAgent(ExpectExists(vmi), func(s *v1.VirtualMachineInstanceStatus) {
+			s.SelinuxContext = "system_u:object_r:container_file_t:s0:c1,c2"
+		})
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.SecurityContext.SELinuxOptions).To(
+			HaveValue(Equal(corev1.SELinuxOptions{Level: "s0:c1,c2"})))
+	})
+
+	It("has a level of its own if the configuration says so", func() {
+		m = newMigrations(func(config *clusterconfig.Config) {
+			config.Migrations.MatchSELinuxLevelOnMigration = ptr.To(false)
+		})
+		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
+		ReportAsAgent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			s.SelinuxContext = "system_u:object_r:container_file_t:s0:c1,c2"
+		})
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.reconcileAll(vmim)
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.SecurityContext.SELinuxOptions).To(BeNil())
 	})
 
 	It("requires a CPU of the same vendor if the source's node has the label", func() {
