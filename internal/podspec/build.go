@@ -8,6 +8,7 @@ package podspec
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 )
 
 // graceMargin is added to the guest's grace period for the Pod, in seconds. In that time the launcher destroys the
@@ -282,6 +284,15 @@ func IsOrphanOf(pod metav1.Object, vmi *v1.VirtualMachineInstance) bool {
 	labels := pod.GetLabels()
 	return metav1.GetControllerOf(pod) == nil && pod.GetNamespace() == vmi.Namespace &&
 		labels[v1.AppLabel] == launcherpod.AppLabelValue && labels[v1.CreatedByLabel] == string(vmi.UID)
+}
+
+// kubeVirtLauncher is the program of the container compute in the launcher Pods that KubeVirt creates.
+const kubeVirtLauncher = "virt-launcher-monitor"
+
+// StartedByKubeVirt reports whether KubeVirt has created a launcher Pod.
+func StartedByKubeVirt(pod *corev1.Pod) bool {
+	compute := podstate.ComputeContainer(pod)
+	return compute != nil && len(compute.Command) > 0 && path.Base(compute.Command[0]) == kubeVirtLauncher
 }
 
 // IsTargetOf reports whether a Pod is the target of a migration of a VMI with the same name. IsOf reports whether it is

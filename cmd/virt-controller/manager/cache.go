@@ -38,6 +38,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/decide/resize"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
@@ -83,6 +84,9 @@ func transformPod(o any) (any, error) {
 			container := corev1.Container{Name: pod.Spec.Containers[i].Name, Image: pod.Spec.Containers[i].Image}
 			if container.Name == launcherpod.ComputeContainer {
 				container.Resources = resize.Resizable(pod.Spec.Containers[i].Resources)
+				if podspec.StartedByKubeVirt(pod) {
+					container.Command = pod.Spec.Containers[i].Command[:1]
+				}
 			}
 			kept.Containers = append(kept.Containers, container)
 		}

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -91,6 +92,88 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 		Expect(vmi.Status.Reason).To(Equal(v1.PodNotExistsReason))
 		Expect(w.events.Take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
 		w.expectQuiet(vmi)
+	})
+
+	It("is left as it is while its guest runs in a Pod of another name, as KubeVirt's, and is deleted with it", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		ReportAsAgent(vmi, Running)
+		own := ExpectExists(PodOf(vmi))
+		other := own.DeepCopy()
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: own.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: own.Labels,
+			OwnerReferences: own.OwnerReferences, Annotations: own.Annotations}
+		other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
+		ExpectCreated(other)
+		Expect(K8sClient.Delete(ctx, own, client.GracePeriodSeconds(0))).To(Succeed())
+		w.events.Take()
+		w.expectQuiet(vmi)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		Expect(ExpectExists(other).ResourceVersion).To(Equal(other.ResourceVersion))
+
+		By("deleting the Pod, and waiting for it, when the VMI is deleted")
+		Expect(K8sClient.Delete(ctx, vmi)).To(Succeed())
+		w.Step(vmi)
+		Expect(ExpectExists(other).DeletionTimestamp).NotTo(BeNil())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		other.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
+		Expect(K8sClient.Status().Update(ctx, other)).To(Succeed())
+		w.Step(vmi)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+	})
+
+	It("ends as its guest did in a Pod of KubeVirt", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		ReportAsAgent(vmi, Running)
+		own := ExpectExists(PodOf(vmi))
+		other := own.DeepCopy()
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: own.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: own.Labels,
+			OwnerReferences: own.OwnerReferences}
+		other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
+		ExpectCreated(other)
+		Expect(K8sClient.Delete(ctx, own, client.GracePeriodSeconds(0))).To(Succeed())
+		other.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
+		Expect(K8sClient.Status().Update(ctx, other)).To(Succeed())
+		w.Step(vmi)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+	})
+
+	It("is left as it is in a Pod of KubeVirt to which it was migrated", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		ReportAsAgent(vmi, Running)
+		other := ExpectExists(PodOf(vmi)).DeepCopy()
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: other.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: other.Labels,
+			OwnerReferences: other.OwnerReferences}
+		other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
+		ExpectCreated(other)
+		ExpectExists(vmi)
+		vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourcePod: "virt-launcher-vm-aaaaa",
+			TargetPod: other.Name, TargetNode: vmi.Status.NodeName, SourceNode: "node-0", Completed: true}
+		ExpectStatus(vmi)
+		Plug(vmi, "data", "data-claim")
+		w.events.Take()
+		w.expectQuiet(vmi)
+		Expect(ExpectExists(other).ResourceVersion).To(Equal(other.ResourceVersion))
+	})
+
+	It("fails when a Pod that only looks like its own is left", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
+		ReportAsAgent(vmi, Running)
+		own := ExpectExists(PodOf(vmi))
+		for name, change := range map[string]func(*corev1.Pod){
+			"foreign":   func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = "other" },
+			"ownerless": func(pod *corev1.Pod) { pod.OwnerReferences = nil },
+			"unlabeled": func(pod *corev1.Pod) { pod.Labels = nil },
+			"target":    func(pod *corev1.Pod) { pod.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher"} },
+		} {
+			other := own.DeepCopy()
+			other.ObjectMeta = metav1.ObjectMeta{Namespace: own.Namespace, Name: name, Labels: own.Labels,
+				OwnerReferences: own.OwnerReferences}
+			other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
+			change(other)
+			ExpectCreated(other)
+		}
+		Expect(K8sClient.Delete(ctx, own, client.GracePeriodSeconds(0))).To(Succeed())
+		w.Step(vmi)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 	})
 
 	It("does not write a final phase while the guest's state is unknown", func() {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -26,6 +27,8 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/kit"
 	"github.com/vireo-project/vireo/internal/controller/storage/datavolume"
 	"github.com/vireo-project/vireo/internal/decide/migration/protocol"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -71,6 +74,9 @@ type observed struct {
 	pod *corev1.Pod
 	// podNameTaken reports whether a Pod that does not belong to the VMI has the launcher Pod's name.
 	podNameTaken bool
+	// foreignLauncher is the name of the launcher Pod of a live VMI that KubeVirt has created and that has not finished,
+	// or "".
+	foreignLauncher string
 	// otherPod is the target of a migration, or its source once the target owns the guest, or nil.
 	otherPod *corev1.Pod
 	// migrating reports whether the VMI has a migration, which may have finished.
@@ -143,6 +149,11 @@ type problem struct {
 
 // run reconciles the VMI. Comments give the reasons for the order of the steps, here and in runPhases.
 func (s *scope) run(ctx context.Context) error {
+	if s.foreignLauncher != "" {
+		ctrl.LoggerFrom(ctx).Info("Leaving the guest as it is, because KubeVirt has started it",
+			"pod", s.foreignLauncher)
+		return nil
+	}
 	err := s.runPhases(ctx)
 	// Even if a phase failed: the status reports the failure.
 	if statusErr := s.writeStatus(ctx); statusErr != nil {
@@ -226,13 +237,44 @@ func (s *scope) loadPod(ctx context.Context) error {
 		s.podNameTaken = err == nil && !s.owns(pod)
 		switch {
 		case err == nil && !s.podNameTaken:
-			s.pod = pod
+			s.setPod(pod)
 			return nil
 		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("get launcher Pod %s: %w", key, err)
 		case !s.absenceDecides():
 			return nil
 		}
+	}
+	return s.loadForeignLauncher(ctx)
+}
+
+// setPod sets the launcher Pod, unless KubeVirt has created it and the guest of a live VMI runs in it. Such a VMI is
+// left as it is. When it is deleted, or its guest has ended, the Pod is like any other.
+func (s *scope) setPod(pod *corev1.Pod) {
+	if s.stage() == vmistatus.Live && !s.deleting() && !podstate.Finished(pod) && podspec.StartedByKubeVirt(pod) {
+		s.foreignLauncher = pod.Name
+		return
+	}
+	s.pod = pod
+}
+
+// loadForeignLauncher reads the launcher Pod of a live VMI that KubeVirt has created, and whose name is not known. It
+// reads the API server, since what it finds decides whether the guest has ended.
+func (s *scope) loadForeignLauncher(ctx context.Context) error {
+	if s.stage() != vmistatus.Live {
+		return nil
+	}
+	err := kit.EachPage(ctx, s.apiReader, &corev1.PodList{}, func(page *corev1.PodList) {
+		for i := range page.Items {
+			pod := &page.Items[i]
+			if podspec.IsOf(pod, s.vmi) && podspec.StartedByKubeVirt(pod) && (s.pod == nil || !podstate.Finished(pod)) {
+				s.setPod(pod)
+			}
+		}
+	}, client.InNamespace(s.vmi.Namespace),
+		client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(s.vmi.UID)})
+	if err != nil {
+		return fmt.Errorf("list the launcher Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}
 	return nil
 }

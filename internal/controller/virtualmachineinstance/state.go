@@ -71,6 +71,9 @@ func (s *scope) ensureStateClaim(ctx context.Context) error {
 	}
 	claim, err := s.findStateClaim(ctx)
 	if claim == nil && err == nil {
+		claim, err = s.labelUnlabeledState(ctx)
+	}
+	if claim == nil && err == nil {
 		claim, err = s.createStateClaim(ctx)
 	}
 	if err != nil {
@@ -159,6 +162,27 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 		first, second := describeStateClaim(candidates[0]), describeStateClaim(candidates[1])
 		return nil, fmt.Errorf("PersistentVolumeClaims %s and %s %w", first, second, errTwoStates)
 	}
+}
+
+// labelUnlabeledState returns the claim of a VM that an early KubeVirt has started, or nil: it has a fixed name and no
+// label. It labels the claim, so that it is found like others from then on.
+// Source: kubevirt/kubevirt pkg/storage/backend-storage, the legacy name of the claim.
+func (s *scope) labelUnlabeledState(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+	key := client.ObjectKey{Namespace: s.vmi.Namespace, Name: v1.PersistentStateLabel + "-" + s.vmi.Name}
+	claim, err := kit.Read(ctx, key, &corev1.PersistentVolumeClaim{}, s.apiReader)
+	if err != nil || claim == nil || claim.DeletionTimestamp != nil || claim.Labels[v1.PersistentStateLabel] != "" {
+		return nil, err
+	}
+	if owner := metav1.GetControllerOf(claim); owner != nil && owner.UID != StateOwner(s.vmi).UID {
+		return nil, nil
+	}
+	err = kit.Patch(ctx, s.client, &claim, func(claim *corev1.PersistentVolumeClaim) {
+		metav1.SetMetaDataLabel(&claim.ObjectMeta, v1.PersistentStateLabel, podspec.LabelValue(s.vmi.Name))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("label the claim with the guest's persistent state: %w", err)
+	}
+	return claim, nil
 }
 
 // maxNamed is how many claims are named to the user: a tenant may give the label to any number.

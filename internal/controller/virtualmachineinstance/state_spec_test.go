@@ -131,6 +131,31 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(StateClaimIn(ExpectExists(PodOf(other)))).NotTo(Equal("from-a-backup"))
 	})
 
+	It("uses the claim of an early KubeVirt, which has no label, and labels it", func() {
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		_, vmi := w.ofVM()
+		early := w.restoredState("persistent-state-for-vm", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil })
+		w.Step(vmi)
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).To(Equal(early.Name))
+		Expect(ExpectExists(early).Labels).To(HaveKeyWithValue("persistent-state-for", "vm"))
+		w.Step(vmi)
+		w.events.Take()
+		w.expectQuiet(vmi)
+	})
+
+	It("does not use a claim of another owner that has the name of an early KubeVirt", func() {
+		NewStorageClass(storagev1.VolumeBindingWaitForFirstConsumer, AsDefault)
+		_, vmi := w.ofVM()
+		other := w.restoredState("persistent-state-for-vm", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Labels = nil
+			claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "keeper", UID: "keeper",
+				Controller: ptr.To(true)}}
+		})
+		w.Step(vmi)
+		Expect(StateClaimIn(ExpectExists(PodOf(vmi)))).NotTo(Equal(other.Name))
+		Expect(ExpectExists(other).Labels).To(BeEmpty())
+	})
+
 	DescribeTable("uses a claim that somebody else may need, without changing it",
 		func(change func(*corev1.PersistentVolumeClaim), without func(*v1.VirtualMachine)) {
 			vm, vmi := w.ofVM()

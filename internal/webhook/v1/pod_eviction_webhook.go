@@ -109,7 +109,8 @@ func (e *evictionInterceptor) decide(
 		}
 		return allowed, fmt.Errorf("kubevirt failed getting the Pod: %w", err)
 	}
-	if podspec.AttachmentUser(pod) != "" {
+	// Not by its annotation: an attachment Pod of KubeVirt has none.
+	if pod.Labels[v1.AppLabel] == launcherpod.AttachmentLabelValue {
 		return e.decideAttachment(ctx, pod)
 	}
 	name := pod.Annotations[v1.DomainAnnotation]

@@ -101,13 +101,14 @@ var _ = Describe("an eviction", func() {
 		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node accepts Pods, or that is not known")
 	})
 
-	It("keeps an attachment Pod as long as its launcher runs, with KubeVirt's message", func() {
+	DescribeTable("keeps an attachment Pod as long as its launcher runs, with KubeVirt's message", func(change func(*corev1.Pod)) {
 		vmi, launcher := launch("plugged", nil, false)
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 		volume := &v1.Volume{Name: "data"}
 		launcher.Spec.NodeName = node
 		pod := podspec.BuildAttachment(vmi, podspec.Config{LauncherImage: "launcher"},
 			podspec.Attachment{Volume: volume, Claim: claim, Launcher: launcher})
+		change(pod)
 		Expect(k8s.Create(ctx, pod)).To(Succeed())
 		DeferCleanup(expectGone, ctx, pod)
 		expectDenied(evict(pod),
@@ -118,7 +119,9 @@ var _ = Describe("an eviction", func() {
 		Expect(k8s.Status().Update(ctx, launcher)).To(Succeed())
 		Expect(evict(pod)).To(Succeed())
 		expectLeaves(pod)
-	})
+	},
+		Entry("of this installation", func(*corev1.Pod) {}),
+		Entry("of KubeVirt", func(pod *corev1.Pod) { pod.Name, pod.Annotations = "hp-volume-x7k2p", nil }))
 
 	// post sends an admission review of the eviction of a Pod to the webhook, as any Pod can, or as the API server does.
 	post := func(path, pod string) (*http.Response, string) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -142,6 +143,12 @@ func (s *Scope) guests(ctx context.Context, history automigration.History) ([]Gu
 		if err := s.Client.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
 		}
+		if foreign, err := s.startedByKubeVirt(ctx, vmi); err != nil || foreign {
+			if err != nil {
+				return nil, err
+			}
+			continue // A migration could not start.
+		}
 		guests = append(guests, Guest{
 			VMI: vmi, Strategy: eviction.StrategyOf(vmi, s.Default), ByDrain: podspec.IsOf(pod, vmi) &&
 				eviction.ByDrain(&pod.ObjectMeta),
@@ -149,6 +156,18 @@ func (s *Scope) guests(ctx context.Context, history automigration.History) ([]Gu
 		})
 	}
 	return guests, nil
+}
+
+// startedByKubeVirt reports whether a VMI has a launcher Pod of KubeVirt.
+func (s *Scope) startedByKubeVirt(ctx context.Context, vmi *v1.VirtualMachineInstance) (bool, error) {
+	pods := &corev1.PodList{}
+	if err := s.Client.List(ctx, pods, client.InNamespace(vmi.Namespace),
+		client.MatchingFields{kit.CreatedByIndex: string(vmi.UID)}); err != nil {
+		return false, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+	}
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
+		return podspec.IsOf(&pod, vmi) && podspec.StartedByKubeVirt(&pod)
+	}), nil
 }
 
 // slots counts the free slots. A migration from a lost node uses none of the cluster's slots, and neither does one

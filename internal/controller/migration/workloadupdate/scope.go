@@ -13,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -158,12 +159,19 @@ func (s *Scope) lastBatch() time.Time {
 // guests returns the VMIs, each with its Pod and its migrations.
 func (s *Scope) guests(history automigration.History) []Guest {
 	pods := make(map[client.ObjectKey]*corev1.Pod, len(s.Pods))
+	startedByKubeVirt := map[types.UID]bool{}
 	for i := range s.Pods {
 		pods[client.ObjectKeyFromObject(&s.Pods[i])] = &s.Pods[i]
+		if owner := podspec.Owner(&s.Pods[i]); owner != nil && podspec.StartedByKubeVirt(&s.Pods[i]) {
+			startedByKubeVirt[owner.UID] = true
+		}
 	}
 	guests := make([]Guest, 0, len(s.Instances))
 	for i := range s.Instances {
 		vmi := &s.Instances[i]
+		if startedByKubeVirt[vmi.UID] {
+			continue // Nothing but a restart gives it another launcher.
+		}
 		pod := pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}]
 		if pod != nil && !podspec.IsOf(pod, vmi) {
 			pod = nil // The Pod of another owner is not evicted.

@@ -53,15 +53,19 @@ func Decide(f Facts) Decision {
 		return Decision{Allowed: true}
 	}
 	vmi := f.VMI
+	obstacle := Obstacle(vmi, f.LiveMigration)
+	if obstacle == "" && podspec.StartedByKubeVirt(f.Pod) {
+		obstacle = "KubeVirt has started it, and it can migrate after its next restart"
+	}
 	switch StrategyOf(vmi, f.Default) {
 	case v1.EvictionStrategyLiveMigrate:
-		if obstacle := Obstacle(vmi, f.LiveMigration); obstacle != "" {
+		if obstacle != "" {
 			return Decision{Message: fmt.Sprintf(
 				"VMI %s is configured with an eviction strategy but is not live-migratable: %s. "+
 					"Nothing is done until it can migrate or is stopped", vmi.Name, obstacle)}
 		}
 	case v1.EvictionStrategyLiveMigrateIfPossible:
-		if Obstacle(vmi, f.LiveMigration) != "" {
+		if obstacle != "" {
 			return Decision{Allowed: true}
 		}
 	case v1.EvictionStrategyExternal:
