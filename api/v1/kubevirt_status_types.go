@@ -106,6 +106,9 @@ const (
 	// KubeVirtConditionFieldsIgnored is not KubeVirt's: the spec sets fields or feature gates that have no effect. The
 	// message names them, and why. It is absent while there are none.
 	KubeVirtConditionFieldsIgnored KubeVirtConditionType = "FieldsIgnored"
+	// KubeVirtConditionWaiting is not KubeVirt's: KubeVirt's operator is installed, and virt-controller changes nothing
+	// meanwhile. It is there only while it is True. The message says what was found.
+	KubeVirtConditionWaiting KubeVirtConditionType = "Waiting"
 	// KubeVirtConditionReconciling is not KubeVirt's: the installation is not yet what the spec says. It is there only
 	// while it is True, and kstatus reads it.
 	KubeVirtConditionReconciling KubeVirtConditionType = "Reconciling"

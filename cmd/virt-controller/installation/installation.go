@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
 // The commands.
@@ -117,6 +118,12 @@ func remove(ctx context.Context, c client.WithWatch, namespace string) error {
 			return nil // without its CRD there is no such object
 		}
 		return err
+	}
+	for i := range list.Items {
+		if kv := &list.Items[i]; conditions.IsTrue(kv.Status.Conditions, v1.KubeVirtConditionWaiting) {
+			return fmt.Errorf("KubeVirt %s is not deleted, because KubeVirt's own operator is installed, which would delete all "+
+				"VirtualMachines%s", client.ObjectKeyFromObject(kv), reasons(kv))
+		}
 	}
 	for i := range list.Items {
 		if err := c.Delete(ctx, &list.Items[i]); client.IgnoreNotFound(err) != nil {

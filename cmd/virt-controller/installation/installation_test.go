@@ -79,6 +79,15 @@ func TestCommands(t *testing.T) {
 	g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(kv), kv)).To(Succeed())
 	g.Expect(kv.Spec).To(Equal(v1.KubeVirtSpec{ImageTag: "v2", MonitorNamespace: "m"}))
 
+	// KubeVirt's operator would delete the CRDs of an object that is deleted.
+	waiting := kv.DeepCopy()
+	waiting.Status.Conditions = []v1.KubeVirtCondition{{Type: v1.KubeVirtConditionWaiting, Status: corev1.ConditionTrue}}
+	g.Expect(admin.Status().Patch(t.Context(), waiting, client.MergeFrom(kv))).To(Succeed())
+	g.Eventually(run(Delete, namespace), time.Minute).Should(Receive(MatchError(ContainSubstring("is not deleted"))))
+	before := waiting.DeepCopy()
+	waiting.Status.Conditions = nil
+	g.Expect(admin.Status().Patch(t.Context(), waiting, client.MergeFrom(before))).To(Succeed())
+
 	// A deletion waits for the end of the object.
 	deleted := run(Delete, namespace)
 	g.Eventually(func(g Gomega) {

@@ -79,6 +79,13 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err != nil {
 		return err
 	}
+	other, err := await(ctx, config, o, l.Logger)
+	switch {
+	case ctx.Err() != nil:
+		return nil //nolint:nilerr // it was stopped while it waited
+	case err != nil:
+		return err
+	}
 	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts),
 		clusterconfig.WithLiveMetadata(o.LiveMetadata))
 	limiter := requestlimit.New(store.Current().RateLimits.Controller)
@@ -88,6 +95,9 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return fmt.Errorf("cannot make the manager: %w", err)
 	}
 
+	if err := mgr.Add(onEveryReplica(other.Watch)); err != nil {
+		return err
+	}
 	// 1. The configuration is read before anything uses it.
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return fmt.Errorf("%w (are the CRDs installed?)", err)

@@ -83,6 +83,7 @@ func Status(s *Scope, now time.Time) {
 	}
 	c.only(v1.KubeVirtConditionReconciling, v.reconciling || v.progressing, v.reason, v.message)
 	c.only(v1.KubeVirtConditionStalled, v.stalled, v.reason, v.message)
+	c.remove(v1.KubeVirtConditionWaiting) // The guard has set it, in a process that ran no reconciler.
 	c.remove(v1.KubeVirtConditionSynchronized)
 	if v.notSynchronized != "" {
 		c.keepSince(status.Conditions)
