@@ -315,7 +315,10 @@ build-installer: $(kubectl) ## Write all manifests to dist/install.yaml
 	@hack/installer.sh dist/install.yaml
 
 .PHONY: deploy
-deploy: build-installer ## Deploy Vireo
+deploy: build-installer ## Deploy Vireo, unless KubeVirt manages the cluster
+	@! $(kubectl) --kubeconfig $(cluster_kubeconfig) -n kubevirt get -o name --ignore-not-found \
+		deployment/virt-operator validatingwebhookconfiguration/virt-operator-validator | grep . || \
+		{ echo 'KubeVirt manages this cluster, and taking it over with its guests is not implemented yet: see docs/takeover.md' >&2; exit 1; }
 	@$(kubectl) --kubeconfig $(cluster_kubeconfig) apply --server-side --force-conflicts -f dist/install.yaml
 	@$(kubectl) --kubeconfig $(cluster_kubeconfig) -n kubevirt rollout status deployment/virt-controller --timeout=5m
 

@@ -20,6 +20,12 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -335,6 +341,54 @@ func TestTheSchemaRejectsMistakes(t *testing.T) {
 	} {
 		if _, err := render(t, values, namespace); err == nil {
 			t.Errorf("the chart accepts %s", name)
+		}
+	}
+}
+
+// cluster is one in which the chart finds objects.
+type cluster []runtime.Object
+
+// GetClientFor implements engine.ClientProvider.
+func (c cluster) GetClientFor(apiVersion, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	group, err := schema.ParseGroupVersion(apiVersion)
+	resource, _ := meta.UnsafeGuessKindToResource(group.WithKind(kind))
+	objects := fake.NewSimpleDynamicClient(runtime.NewScheme(), c...)
+	return objects.Resource(resource), kind == "Deployment", err
+}
+
+func TestRefusesAClusterOfKubeVirt(t *testing.T) {
+	chart, err := loader.Load(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator := func(replicas int64) runtime.Object {
+		return &unstructured.Unstructured{Object: object{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"namespace": "vms", "name": "virt-operator"},
+			"spec": object{"replicas": replicas},
+		}}
+	}
+	for name, test := range map[string]struct {
+		found   cluster
+		in      string
+		refused bool
+	}{
+		"nothing":               {nil, "vms", false},
+		"an operator that runs": {cluster{operator(2)}, "vms", true},
+		"one without replicas":  {cluster{operator(0)}, "vms", false},
+		"one elsewhere":         {cluster{operator(2)}, "elsewhere", false},
+		"its webhook": {cluster{&unstructured.Unstructured{Object: object{
+			"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+			"metadata": object{"name": "virt-operator-validator"},
+		}}}, "vms", true},
+	} {
+		all, err := util.ToRenderValues(chart, nil, common.ReleaseOptions{Name: "vireo", Namespace: test.in, IsInstall: true},
+			common.DefaultCapabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = engine.RenderWithClientProvider(chart, all, test.found)
+		if (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), "KubeVirt manages this cluster") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
