@@ -49,7 +49,7 @@ func Command(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(logVerbosity(c), upgradeCheck(c), clusterProfiler(c))
+	cmd.AddCommand(logVerbosity(c), upgradeCheck(c), clusterProfiler(c), takeoverCommand(c))
 	return cmd
 }
 
