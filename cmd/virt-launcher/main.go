@@ -138,9 +138,8 @@ func capabilitiesCommand() *cobra.Command {
 			if written {
 				return launcher.CapabilitiesWritten(out)
 			}
-			// The manifests of an earlier release give the container privileges.
-			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-				return fmt.Errorf("set no_new_privs: %w", err)
+			if err := launcher.SetNoNewPrivs(); err != nil {
+				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()

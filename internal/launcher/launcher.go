@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -289,3 +290,26 @@ const (
 	swtpmConfig    = "/usr/share/vireo/swtpm/swtpm_setup.conf"
 	resolvConf     = "/etc/resolv.conf"
 )
+
+// SetNoNewPrivs ensures that this process and its children never gain privileges, whatever programs they run. A
+// container has this setting from its manifest, but for the probe of a node of an earlier release, which is privileged
+// and gets this launcher during an update of images only. Call it first: it executes the program again.
+func SetNoNewPrivs() error {
+	given, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("read no_new_privs: %w", err)
+	}
+	if given == 1 {
+		return nil
+	}
+	// It is an attribute of a thread, which is preserved if the thread executes a program.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	if err := unix.Exec("/proc/self/exe", os.Args, os.Environ()); err != nil {
+		return fmt.Errorf("execute the program again with no_new_privs: %w", err)
+	}
+	return nil
+}

@@ -329,7 +329,9 @@ func SaveCapabilities(ctx context.Context, source capabilitySource, dir string) 
 	if err != nil {
 		return fmt.Errorf("read the features of the host's CPU from libvirtd: %w", err)
 	}
-	for name, text := range map[string]string{hostCapabilities: host, domainCapabilities: domain, supportedFeatures: cpu} {
+	for name, text := range map[string]string{
+		launcherpod.HostCapabilities: host, launcherpod.DomainCapabilities: domain, launcherpod.SupportedFeatures: cpu,
+	} {
 		if err := replaceFile(filepath.Join(dir, name), text); err != nil {
 			return fmt.Errorf("write the node's capabilities: %w", err)
 		}
@@ -344,14 +346,10 @@ func hostModel(capabilities string) string {
 	return "<cpu>" + mode + "</cpu>"
 }
 
-// The files with the node's capabilities.
-const (
-	hostCapabilities   = "capabilities.xml"
-	domainCapabilities = "domcapabilities.xml"
-	supportedFeatures  = "supported_features.xml"
-)
-
-var capabilityFiles = []string{hostCapabilities, domainCapabilities, supportedFeatures}
+// capabilityFiles are the files with the node's capabilities.
+var capabilityFiles = []string{
+	launcherpod.HostCapabilities, launcherpod.DomainCapabilities, launcherpod.SupportedFeatures,
+}
 
 // replaceFile writes a file that a reader sees with its old or its new content.
 func replaceFile(name, text string) error {

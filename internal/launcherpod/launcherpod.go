@@ -394,3 +394,11 @@ const utilityVolumesDir = "/var/run/kubevirt/hotplug-disks"
 
 // UtilityVolumeDir is where the file system of a utility volume is mounted.
 func UtilityVolumeDir(volume string) string { return path.Join(utilityVolumesDir, volume) }
+
+// The files that the launcher's command capabilities writes, and the node agent reads: what libvirt reports of the
+// node, of domains on it, and of the CPU of a guest with the model host-model, with all its features.
+const (
+	HostCapabilities   = "capabilities.xml"
+	DomainCapabilities = "domcapabilities.xml"
+	SupportedFeatures  = "supported_features.xml"
+)

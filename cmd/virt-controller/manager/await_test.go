@@ -4,7 +4,6 @@
 package manager
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,12 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/install/guard"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -72,7 +69,8 @@ func TestWaitsForKubeVirt(t *testing.T) {
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		LeaderElection: true, PodName: "virt-controller-1", SkipNameValidation: true,
 	}
-	ended := run(t, rights.Controller.Impersonate(config, nil), options)
+	ended, stop := run(t, rights.Controller.Impersonate(config, nil), options)
+	t.Cleanup(stop)
 	probe := func(path string) (int, string) {
 		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", options.HealthPort, path))
 		if err != nil {
@@ -130,27 +128,6 @@ func TestWaitsForKubeVirt(t *testing.T) {
 	operator.Spec.Replicas = ptr.To[int32](1)
 	g.Expect(c.Update(ctx, operator)).To(Succeed())
 	g.Eventually(ended, timeout).Should(Receive(MatchError(guard.ErrAppeared)))
-}
-
-// run runs virt-controller until the test ends, and returns a channel that gets its error.
-func run(t *testing.T, config *rest.Config, options *Options) <-chan error {
-	t.Helper()
-	log, err := livelog.New(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log.Install()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		ended <- Run(ctx, config, options, log)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	return ended
 }
 
 // readiness returns an error for any answer but that of a process that is ready.

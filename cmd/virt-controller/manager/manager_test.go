@@ -263,20 +263,34 @@ func startAPIServer(t *testing.T, environment *envtest.Environment) *rest.Config
 
 func start(t *testing.T, config *rest.Config, options *Options) {
 	t.Helper()
+	ended, stop := run(t, config, options)
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("virt-controller returned: %v", err)
+		}
+	})
+}
+
+// run runs virt-controller. It returns a channel that gets its error, and a function that stops it and waits for its
+// end.
+func run(t *testing.T, config *rest.Config, options *Options) (<-chan error, func()) {
+	t.Helper()
 	log, err := livelog.New(0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log.Install()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, config, options, log) }()
-	t.Cleanup(func() {
+	ended, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		ended <- Run(ctx, config, options, log)
+	}()
+	return ended, func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("virt-controller returned: %v", err)
-		}
-	})
+		<-done
+	}
 }
 
 // source requests a certificate as the agent of a node.

@@ -43,10 +43,7 @@ var selinuxContext = regexp.MustCompile(`^[A-Za-z0-9_.]+(:[A-Za-z0-9_.]+){2}:s[A
 // SELinuxContext returns the SELinux context of the Pod's root directory, or brokerapi.NoSELinux on a node without
 // SELinux.
 func (f Files) SELinuxContext(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
-	defer cancel()
-	result := brokerapi.InspectResult{}
-	_, err := f.client.call(ctx, brokerapi.Inspect, f.pod, brokerapi.InspectArguments{Path: "/", SELinux: true}, &result)
+	result, err := f.request(ctx, brokerapi.InspectArguments{Path: "/", SELinux: true})
 	switch found := result.SELinuxContext; {
 	case err != nil:
 		return "", fmt.Errorf("read the SELinux context of the launcher Pod: %w", err)
@@ -78,10 +75,7 @@ func (f Files) DeviceBytes(ctx context.Context, path string) (uint64, error) {
 // inspect returns what is known about a file: nothing, if it does not exist or its storage does not respond. A broker
 // that does not respond or is busy is an error, because the caller can try again.
 func (f Files) inspect(ctx context.Context, arguments brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
-	bounded, cancel := context.WithTimeout(ctx, inspectTimeout)
-	defer cancel()
-	result := brokerapi.InspectResult{}
-	_, err := f.client.call(bounded, brokerapi.Inspect, f.pod, arguments, &result)
+	result, err := f.request(ctx, arguments)
 	code := brokerapi.CodeOf(err)
 	if errors.Is(err, brokerapi.ErrUnreachable) || code == brokerapi.CodeNoLauncher || code == brokerapi.CodeBusy {
 		return brokerapi.InspectResult{}, err
@@ -90,6 +84,15 @@ func (f Files) inspect(ctx context.Context, arguments brokerapi.InspectArguments
 		return brokerapi.InspectResult{}, ctx.Err()
 	}
 	return result, nil
+}
+
+// request requests an inspection, and returns every error.
+func (f Files) request(ctx context.Context, arguments brokerapi.InspectArguments) (brokerapi.InspectResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	result := brokerapi.InspectResult{}
+	_, err := f.client.call(ctx, brokerapi.Inspect, f.pod, arguments, &result)
+	return result, err
 }
 
 // CPUs returns the CPUs on which the Pod may run.

@@ -20,15 +20,8 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
-)
-
-// Names of the files in the capabilities directory. A sidecar with the launcher image writes them: they are
-// what its libvirt reports for this node.
-const (
-	domainCapabilitiesFile = "domcapabilities.xml"
-	hostCapabilitiesFile   = "capabilities.xml"
-	supportedFeaturesFile  = "supported_features.xml"
 )
 
 // Limits for the files and the report.
@@ -44,16 +37,16 @@ var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?$`)
 // KVM.
 func ReadCapabilities(dir, arch string) (*agentapi.Capabilities, error) {
 	var domainCaps libvirtxml.DomainCaps
-	if err := readXML(filepath.Join(dir, domainCapabilitiesFile), domainCaps.Unmarshal); err != nil {
+	if err := readXML(filepath.Join(dir, launcherpod.DomainCapabilities), domainCaps.Unmarshal); err != nil {
 		return nil, err
 	}
 	var host libvirtxml.Caps
-	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+	if err := readXML(filepath.Join(dir, launcherpod.HostCapabilities), host.Unmarshal); err != nil {
 		return nil, err
 	}
 	report := &agentapi.Capabilities{Arch: arch}
 	addCPU(report, &domainCaps)
-	if err := addFeatures(report, filepath.Join(dir, supportedFeaturesFile)); err != nil {
+	if err := addFeatures(report, filepath.Join(dir, launcherpod.SupportedFeatures)); err != nil {
 		return nil, err
 	}
 	addHyperv(report, &domainCaps)
@@ -70,7 +63,7 @@ func ReadCapabilities(dir, arch string) (*agentapi.Capabilities, error) {
 // DeprecatedMachineTypes returns the machine types that QEMU on this node calls deprecated.
 func DeprecatedMachineTypes(dir string) ([]string, error) {
 	var host libvirtxml.Caps
-	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+	if err := readXML(filepath.Join(dir, launcherpod.HostCapabilities), host.Unmarshal); err != nil {
 		return nil, err
 	}
 	var deprecated []string
@@ -148,28 +141,25 @@ func addFeatures(report *agentapi.Capabilities, path string) error {
 	return err
 }
 
-// hypervLabels are the names that the labels of nodes have for Hyper-V enlightenments, by libvirt's. KVM has others
-// wherever it has one, for which there are no labels.
+// hypervLabels are the names that the labels of nodes have for libvirt's Hyper-V enlightenments. Others have no label.
 // Source: kubevirt/kubevirt pkg/virt-handler/node-labeller, the capabilities of KVM.
-var hypervLabels = map[string]string{
-	"vpindex": "vpindex", "runtime": "runtime", "reset": "reset", "synic": "synic2", "stimer": "synictimer",
-	"frequencies": "frequencies", "reenlightenment": "reenlightenment", "tlbflush": "tlbflush", "ipi": "ipi",
+var hypervLabels = map[string][]string{
+	"vpindex": {"vpindex"}, "runtime": {"runtime"}, "reset": {"reset"}, "synic": {"synic", "synic2"},
+	"stimer": {"synictimer"}, "frequencies": {"frequencies"}, "reenlightenment": {"reenlightenment"},
+	"tlbflush": {"tlbflush"}, "ipi": {"ipi"},
 }
 
 func addHyperv(report *agentapi.Capabilities, caps *libvirtxml.DomainCaps) {
 	if caps.Features == nil || caps.Features.HyperV == nil || caps.Features.HyperV.Supported != "yes" {
 		return
 	}
-	report.HypervFeatures = append(report.HypervFeatures, "base", "time")
+	report.HypervFeatures = append(report.HypervFeatures, "base", "time") // which every KVM has with the others
 	for _, e := range caps.Features.HyperV.Enums {
 		if e.Name != "features" {
 			continue
 		}
 		for _, value := range e.Values {
-			report.HypervFeatures = append(report.HypervFeatures, hypervLabels[value])
-			if value == "synic" {
-				report.HypervFeatures = append(report.HypervFeatures, value)
-			}
+			report.HypervFeatures = append(report.HypervFeatures, hypervLabels[value]...)
 		}
 	}
 }
@@ -224,7 +214,7 @@ func realtimeCapable(path string) (bool, error) {
 // reported it.
 func ReadTopology(dir string) ([]domain.NUMACellFact, error) {
 	var host libvirtxml.Caps
-	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+	if err := readXML(filepath.Join(dir, launcherpod.HostCapabilities), host.Unmarshal); err != nil {
 		return nil, err
 	}
 	if host.Host.NUMA == nil || host.Host.NUMA.Cells == nil {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/wire/agentapi"
 )
 
@@ -47,7 +48,7 @@ func TestReadCapabilities(t *testing.T) {
 		t.Error(diff)
 	}
 	older := t.TempDir()
-	for _, name := range []string{domainCapabilitiesFile, hostCapabilitiesFile} {
+	for _, name := range []string{launcherpod.DomainCapabilities, launcherpod.HostCapabilities} {
 		text, err := os.ReadFile(filepath.Join("testdata", name))
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +65,7 @@ func TestReadCapabilities(t *testing.T) {
 		t.Error("no error for missing files")
 	}
 	broken := t.TempDir()
-	for _, name := range []string{domainCapabilitiesFile, hostCapabilitiesFile} {
+	for _, name := range []string{launcherpod.DomainCapabilities, launcherpod.HostCapabilities} {
 		if err := os.WriteFile(filepath.Join(broken, name), []byte("<x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -157,8 +157,7 @@ type Files interface {
 	devices.Files
 	// OwnDevices makes the user that QEMU runs as the owner of the Pod's devices.
 	OwnDevices(ctx context.Context) error
-	// SELinuxContext returns the SELinux context of the Pod, or "none" on a node without SELinux. It is empty if it is
-	// not known.
+	// SELinuxContext returns the SELinux context of the Pod, or "none" on a node without SELinux.
 	SELinuxContext(ctx context.Context) (string, error)
 }
 

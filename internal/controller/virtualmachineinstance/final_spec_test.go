@@ -19,6 +19,18 @@ import (
 	. "github.com/vireo-project/vireo/test/controllersuite"
 )
 
+// podOfKubeVirt creates a launcher Pod as KubeVirt names it, beside that of virt-controller.
+func podOfKubeVirt(vmi *v1.VirtualMachineInstance) *corev1.Pod {
+	GinkgoHelper()
+	own := ExpectExists(PodOf(vmi))
+	pod := own.DeepCopy()
+	pod.ObjectMeta = metav1.ObjectMeta{Namespace: own.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: own.Labels,
+		OwnerReferences: own.OwnerReferences, Annotations: own.Annotations}
+	pod.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
+	ExpectCreated(pod)
+	return pod
+}
+
 var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
@@ -97,13 +109,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 	It("is left as it is while its guest runs in a Pod of another name, as KubeVirt's, and is deleted with it", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		ReportAsAgent(vmi, Running)
-		own := ExpectExists(PodOf(vmi))
-		other := own.DeepCopy()
-		other.ObjectMeta = metav1.ObjectMeta{Namespace: own.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: own.Labels,
-			OwnerReferences: own.OwnerReferences, Annotations: own.Annotations}
-		other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
-		ExpectCreated(other)
-		Expect(K8sClient.Delete(ctx, own, client.GracePeriodSeconds(0))).To(Succeed())
+		other := podOfKubeVirt(vmi)
+		Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 		w.events.Take()
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
@@ -123,13 +130,8 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 	It("ends as its guest did in a Pod of KubeVirt", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		ReportAsAgent(vmi, Running)
-		own := ExpectExists(PodOf(vmi))
-		other := own.DeepCopy()
-		other.ObjectMeta = metav1.ObjectMeta{Namespace: own.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: own.Labels,
-			OwnerReferences: own.OwnerReferences}
-		other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
-		ExpectCreated(other)
-		Expect(K8sClient.Delete(ctx, own, client.GracePeriodSeconds(0))).To(Succeed())
+		other := podOfKubeVirt(vmi)
+		Expect(K8sClient.Delete(ctx, PodOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 		other.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
 		Expect(K8sClient.Status().Update(ctx, other)).To(Succeed())
 		w.Step(vmi)
@@ -139,11 +141,7 @@ var _ = Describe("VirtualMachineInstance reconciler, when a guest ends", func() 
 	It("is left as it is in a Pod of KubeVirt to which it was migrated", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		ReportAsAgent(vmi, Running)
-		other := ExpectExists(PodOf(vmi)).DeepCopy()
-		other.ObjectMeta = metav1.ObjectMeta{Namespace: other.Namespace, Name: "virt-launcher-vm-x7k2p", Labels: other.Labels,
-			OwnerReferences: other.OwnerReferences}
-		other.Spec.Containers[0].Command = []string{"/usr/bin/virt-launcher-monitor"}
-		ExpectCreated(other)
+		other := podOfKubeVirt(vmi)
 		ExpectExists(vmi)
 		vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourcePod: "virt-launcher-vm-aaaaa",
 			TargetPod: other.Name, TargetNode: vmi.Status.NodeName, SourceNode: "node-0", Completed: true}

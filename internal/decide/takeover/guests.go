@@ -5,6 +5,7 @@ package takeover
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -71,21 +72,13 @@ func (p *Plan) planGuests(c *Cluster) {
 // planGuest decides about a guest with its launcher Pods that have not finished.
 func (p *Plan) planGuest(vmi *v1.VirtualMachineInstance, pods []*corev1.Pod) Guest {
 	g := Guest{Namespace: vmi.Namespace, Name: vmi.Name, Node: vmi.Status.NodeName, Verdict: Adopted}
-	if len(pods) != 1 {
-		// A tenant can make Pods that the VMI seems to control: which one has the guest is not known.
-		p.stop(name("VirtualMachineInstance", vmi), "%d unfinished launcher Pods belong to it, and one is needed. Delete those in "+
-			"which no guest runs, or stop the VM.", len(pods))
+	if problem := ambiguity(vmi, pods); problem != "" {
+		p.stop(name("VirtualMachineInstance", vmi), "%s", problem)
 		g.Verdict, g.Reasons = StopFirst, []string{"its launcher Pod is not known"}
 		return g
 	}
 	pod := pods[0]
 	g.Pod = pod.Name
-	if pod.Spec.NodeName != vmi.Status.NodeName || vmi.Status.ActivePods[pod.UID] != vmi.Status.NodeName {
-		p.stop(name("VirtualMachineInstance", vmi), "Its only unfinished Pod is %s on node %q, which is not the one of "+
-			"status.activePods and status.nodeName (%q). Stop the VM.", pod.Name, pod.Spec.NodeName, vmi.Status.NodeName)
-		g.Verdict, g.Reasons = StopFirst, []string{"its launcher Pod is not known"}
-		return g
-	}
 	if reasons := mustStop(vmi, pod); len(reasons) > 0 {
 		g.Verdict, g.Reasons = StopFirst, reasons
 		return g
@@ -94,6 +87,22 @@ func (p *Plan) planGuest(vmi *v1.VirtualMachineInstance, pods []*corev1.Pod) Gue
 		g.Verdict, g.Reasons = AdoptedOnce, reasons
 	}
 	return g
+}
+
+// ambiguity returns why it is not known in which Pod a guest runs, or "". A tenant can make Pods that the VMI seems to
+// control.
+func ambiguity(vmi *v1.VirtualMachineInstance, pods []*corev1.Pod) string {
+	node := vmi.Status.NodeName
+	switch {
+	case len(pods) != 1:
+		return fmt.Sprintf("%d unfinished launcher Pods belong to it, and one is needed. Delete those in which no guest runs, or "+
+			"stop the VM.", len(pods))
+	case pods[0].Spec.NodeName != node, vmi.Status.ActivePods[pods[0].UID] != node:
+		return fmt.Sprintf("Its only unfinished Pod is %s on node %q, which is not the one of status.activePods and "+
+			"status.nodeName (%q). Stop the VM.", pods[0].Name, pods[0].Spec.NodeName, node)
+	default:
+		return ""
+	}
 }
 
 // mustStop returns why a guest cannot be adopted. What KubeVirt's agent has mounted into a Pod, only it unmounts: the

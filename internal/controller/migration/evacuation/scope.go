@@ -143,10 +143,11 @@ func (s *Scope) guests(ctx context.Context, history automigration.History) ([]Gu
 		if err := s.Client.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
 		}
-		if foreign, err := s.startedByKubeVirt(ctx, vmi); err != nil || foreign {
-			if err != nil {
-				return nil, err
-			}
+		foreign, err := s.startedByKubeVirt(ctx, vmi)
+		if err != nil {
+			return nil, err
+		}
+		if foreign {
 			continue // A migration could not start.
 		}
 		guests = append(guests, Guest{
